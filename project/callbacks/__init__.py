@@ -1,0 +1,6 @@
+"""Callbacks: each is one fact about a run."""
+
+from project.callbacks.progress import ProgressBar
+from project.callbacks.run_record import RunRecord
+
+__all__ = ["ProgressBar", "RunRecord"]

@@ -1,0 +1,40 @@
+"""The progress bar: images per second, and the metrics that matter."""
+
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import RichProgressBar
+from rich.progress import ProgressColumn, Task
+from rich.text import Text
+
+
+class ImagesPerSecondColumn(ProgressColumn):
+    """Training images per second over all processes."""
+
+    max_refresh = 0.5  # seconds
+
+    def __init__(self, trainer: L.Trainer) -> None:
+        super().__init__()
+        self.trainer = trainer
+
+    def render(self, task: Task) -> Text:
+        batch_size = getattr(self.trainer.train_dataloader, "batch_size", None)
+        if not self.trainer.training or task.speed is None or batch_size is None:
+            return Text()
+        return Text(f"{task.speed * batch_size:,.0f} images/s", style="dim")
+
+
+class ProgressBar(RichProgressBar):
+    """Lightning's rich progress bar, with images per second and without the version number."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            refresh_rate=10
+        )  # times per second; the default of 100 costs 0.1 ms a step
+
+    def configure_columns(self, trainer: L.Trainer) -> list[Any]:
+        return [*super().configure_columns(trainer)[:-1], ImagesPerSecondColumn(trainer)]
+
+    def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
+        metrics = super().get_metrics(trainer, pl_module)
+        return {name: value for name, value in metrics.items() if name != "v_num"}

@@ -1,0 +1,100 @@
+"""Writes down what came out of a run."""
+
+import platform
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from project.run import config_sha256, git_state, package_versions, write_record
+
+
+class RunRecord(Callback):
+    """Keeps `run.json` in the run folder: what ran where, how it ended and the best metrics.
+
+    It is written when training starts and again when it ends, however it ends. Each checkpoint
+    gets the config and the metrics of its moment.
+
+    Args:
+        config: The run's configuration, as in `config.yaml`.
+        command: The arguments of the command line.
+    """
+
+    def __init__(self, config: dict[str, Any], command: list[str]) -> None:
+        self.config, self.command = config, command
+        self.record: dict[str, Any] = {}
+        self.start = 0.0
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.start = time.monotonic()
+        run = Path(trainer.log_dir or ".")  # on all ranks, since it is broadcast
+        self.record = {
+            "name": self.config["name"],
+            "version": run.name,
+            "seed": self.config["seed_everything"],
+            "command": shlex.join(["python", "-m", "project", *self.command]),
+            **git_state(Path(__file__).parent),
+            "config_sha256": config_sha256(self.config),
+            "data_sha256": getattr(trainer.datamodule, "sha256", None),  # type: ignore[attr-defined]
+            "versions": package_versions(),
+            "device": _device_name(trainer.strategy.root_device),
+            "precision": str(trainer.precision),
+            "world_size": trainer.world_size,
+            "seconds": None,
+            "epochs": None,
+            "best_epoch": None,
+            "stopped_by": None,
+            "metrics": {},
+        }
+        self._write(trainer)
+
+    def on_save_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        checkpoint["config"] = self.config
+        checkpoint["metrics"] = {k: v.item() for k, v in trainer.callback_metrics.items()}
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._finish(trainer, _reason(trainer))
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        if self.record:
+            self._finish(trainer, type(exception).__name__)
+
+    def _finish(self, trainer: L.Trainer, stopped_by: str) -> None:
+        self.record["seconds"] = round(time.monotonic() - self.start, 3)
+        self.record["epochs"] = trainer.current_epoch
+        self.record["stopped_by"] = stopped_by
+        best = getattr(trainer.checkpoint_callback, "best_model_path", "")
+        if best and Path(best).is_file():
+            checkpoint = torch.load(best, map_location="cpu", weights_only=True)
+            self.record["best_epoch"] = checkpoint["epoch"]
+            self.record["metrics"] = checkpoint["metrics"]
+        self._write(trainer)
+
+    def _write(self, trainer: L.Trainer) -> None:
+        run = trainer.log_dir
+        if trainer.is_global_zero and run is not None:
+            Path(run).mkdir(parents=True, exist_ok=True)
+            write_record(Path(run), self.record)
+
+
+def _reason(trainer: L.Trainer) -> str:
+    stopping = trainer.early_stopping_callback
+    if stopping is not None and stopping.stopped_epoch > 0:
+        return "early_stopping"
+    if trainer.max_epochs is not None and 0 < trainer.max_epochs <= trainer.current_epoch:
+        return "max_epochs"
+    return "max_steps" if 0 < trainer.max_steps <= trainer.global_step else "max_time"
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} {platform.processor() or platform.machine()}"

@@ -1,0 +1,19 @@
+"""Data modules: from files to batches of normalised images."""
+
+from project.data.augment import Augment
+from project.data.cifar10 import CIFAR10DataModule
+from project.data.datamodule import ImageDataModule
+from project.data.fashion_mnist import FashionMNISTDataModule
+from project.data.image_folder import ImageFolderDataModule
+from project.data.loader import TensorLoader
+from project.data.synthetic import SyntheticDataModule
+
+__all__ = [
+    "Augment",
+    "CIFAR10DataModule",
+    "FashionMNISTDataModule",
+    "ImageDataModule",
+    "ImageFolderDataModule",
+    "SyntheticDataModule",
+    "TensorLoader",
+]

@@ -1,0 +1,115 @@
+"""CIFAR-10 (Krizhevsky, 2009): 50,000 + 10,000 colour images, 32×32, 10 classes."""
+
+import io
+import pickle
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from project.data.datamodule import ImageDataModule, Split, missing
+
+BATCHES = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
+FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin")
+ARCHIVES = ("cifar-10-python.tar.gz", "cifar-10-binary.tar.gz")
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Builds numpy arrays and nothing else: a pickle that would run code is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        allowed = {"_reconstruct", "ndarray", "dtype", "encode"}
+        if name in allowed and module.split(".")[0] in ("numpy", "_codecs"):
+            return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+        raise pickle.UnpicklingError(f"it would call {module}.{name}")
+
+
+def read_batch(data: bytes, pickled: bool) -> tuple[Tensor, Tensor]:
+    """Images, uint8 (N, 3, 32, 32), and labels, int64 (N,), of one official batch file."""
+    if pickled:
+        batch = _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
+        pixels, labels = batch[b"data"], torch.tensor(batch[b"labels"])
+    else:  # a row is one byte of label and 3,072 of pixels
+        rows = np.frombuffer(data, np.uint8).reshape(-1, 3073).copy()
+        pixels, labels = rows[:, 1:], torch.from_numpy(rows[:, 0])
+    images = torch.from_numpy(np.ascontiguousarray(pixels)).view(-1, 3, 32, 32)
+    if len(images) != len(labels) or labels.max() > 9:
+        raise ValueError(f"{len(images)} images, {len(labels)} labels up to {labels.max()}")
+    return images, labels.long()
+
+
+class CIFAR10DataModule(ImageDataModule):
+    """CIFAR-10: 50,000 training and 10,000 test images, colour, 32×32, 10 classes.
+
+    Args:
+        root: Folder with the official archive, Python or binary form, packed or unpacked; it is
+            downloaded there and verified if missing.
+        kwargs: As for every image data module.
+    """
+
+    in_channels, image_size = 3, 32
+    class_names = "airplane automobile bird cat deer dog frog horse ship truck".split()
+
+    def __init__(self, root: Path = Path("data"), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.root = Path(root)
+
+    def _source(self) -> Path | None:
+        candidates = (self.root / name for name in FOLDERS + ARCHIVES)
+        inside = (self.root,) if (self.root.name in FOLDERS and self.root.is_dir()) else ()
+        return next((path for path in (*inside, *candidates) if path.exists()), None)
+
+    def prepare_data(self) -> None:
+        if self._source() is not None:
+            return
+        from torchvision.datasets import CIFAR10
+
+        try:
+            CIFAR10(str(self.root), download=True)
+        except Exception as error:  # urllib, ssl, hash mismatch: all mean that there are no data
+            wanted = " ".join(FOLDERS + ARCHIVES)
+            raise missing("CIFAR-10", self.root, wanted, error) from error
+
+    def load(self, split: Split) -> tuple[Tensor, Tensor] | None:
+        if split == "val":
+            return None
+        source = self._source()
+        assert source is not None, "prepare_data() comes first"
+        pickled = source.name in (FOLDERS[0], ARCHIVES[0])
+        name = str(source)
+        try:
+            batches = []
+            for name, data in _files(source, BATCHES[split], "" if pickled else ".bin"):
+                batches.append(read_batch(data, pickled))
+        except (
+            OSError,
+            EOFError,
+            ValueError,
+            KeyError,
+            TypeError,
+            IndexError,
+            tarfile.TarError,
+            pickle.UnpicklingError,
+        ) as error:
+            raise ValueError(f"{name} is truncated or damaged ({error}): copy it again") from error
+        images, labels = zip(*batches, strict=True)
+        return torch.cat(images), torch.cat(labels)
+
+
+def _files(source: Path, names: list[str], suffix: str) -> Iterator[tuple[str, bytes]]:
+    """Name and content of the batch files in a folder or an archive, in the order of `names`."""
+    if source.is_dir():
+        for name in names:
+            path = source / (name + suffix)
+            yield str(path), path.read_bytes()
+    else:
+        with tarfile.open(source) as archive:
+            members = {Path(member.name).name: member for member in archive}
+            for name in names:
+                file = archive.extractfile(members[name + suffix])
+                assert file is not None
+                yield f"{source}:{name + suffix}", file.read()

@@ -1,0 +1,171 @@
+"""Batches as a pure function of (seed, epoch, batch), so that a run can be resumed and sharded.
+
+Legend: N examples, B examples of a global batch, C channels, H height, W width.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from project.data.augment import Augment
+
+Images: TypeAlias = Tensor | Dataset[Tensor]
+Batch: TypeAlias = tuple[Tensor, Tensor]
+
+
+def generator(*key: int) -> torch.Generator:
+    """A random generator that depends on `key` and on nothing else, as JAX's `fold_in`."""
+    digest = hashlib.blake2b(struct.pack(f"<{len(key)}q", *key), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
+
+
+class TensorLoader:
+    """Shuffled and augmented batches for training, or every example once for evaluation.
+
+    Iterating gives images, float32 (B, C, H, W), normalised, and labels, int64 (B,). Rank r takes
+    every `world_size`-th example of each global batch, so any number of ranks sees one stream.
+
+    Args:
+        images: uint8 (N, C, H, W) in memory, or a map-style dataset of uint8 (C, H, W), which is
+            read by `num_workers` processes.
+        labels: int64 (N,).
+        batch_size: Examples per step, over all ranks.
+        indices: The examples to use, int64; all of them by default.
+        mean: Per channel, in units of [0, 1].
+        std: Per channel, in units of [0, 1].
+        shuffle: Training order: a new permutation each epoch, and equally many examples on each
+            rank. Without it each example comes once, also where a rank gets one less than another.
+        augment: Random changes, drawn from a generator keyed by (seed, epoch, batch).
+        drop_last: Leave out the examples that do not fill a batch. A last training batch of one
+            example per rank is always left out: batch normalisation has no variance there.
+        seed: Of the order and of the augmentation.
+        rank: Of this process.
+        world_size: Number of processes.
+        num_workers: Processes that read a dataset; unused for a tensor.
+
+    Raises:
+        ValueError: If the batch size, or a last training batch, can't be dealt out to the ranks.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        labels: Tensor,
+        batch_size: int,
+        *,
+        indices: Tensor | None = None,
+        mean: Sequence[float] = (0.0,),
+        std: Sequence[float] = (1.0,),
+        shuffle: bool = False,
+        augment: Augment | None = None,
+        drop_last: bool = False,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        num_workers: int = 0,
+    ) -> None:
+        if batch_size < 1 or batch_size % world_size:
+            raise ValueError(
+                f"batch_size {batch_size} is global and must be a positive multiple of the "
+                f"{world_size} ranks: set --data.batch_size to one"
+            )
+        self.images, self.labels, self.batch_size = images, labels, batch_size
+        self.indices = torch.arange(len(labels)) if indices is None else indices
+        self.mean, self.std = tuple(mean), tuple(std)
+        self.scale = 1 / (255 * torch.tensor(self.std)).view(-1, 1, 1)
+        self.shift = (-torch.tensor(self.mean) / torch.tensor(self.std)).view(-1, 1, 1)
+        self.shuffle, self.augment, self.drop_last = shuffle, augment, drop_last
+        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self.num_workers = num_workers
+        self.epoch = self.batch = self._first = 0
+        # Lightning looks for `set_epoch` in a DataLoader's two attributes.
+        self.sampler = self.batch_sampler = self
+
+        rest = len(self.indices) % batch_size
+        if shuffle and not drop_last and rest > world_size and rest % world_size:
+            raise ValueError(
+                f"the last training batch has {rest} examples, which {world_size} ranks can't "
+                "share equally: set --data.drop_last true, or another --data.train_size"
+            )
+        keep_rest = rest > world_size if shuffle else rest > 0
+        self._num_batches = len(self.indices) // batch_size + (keep_rest and not drop_last)
+        if self._num_batches == 0:
+            raise ValueError(
+                f"{len(self.indices)} examples make no batch of {batch_size}: "
+                "set a smaller --data.batch_size"
+            )
+
+    def __len__(self) -> int:
+        return self._num_batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        # A generator on purpose: nothing runs before the first batch is asked for, since Lightning
+        # calls iter() before set_epoch(), and twice before the first epoch.
+        first, self._first = self._first, 0
+        order = self.indices
+        if self.shuffle:
+            order = order[torch.randperm(len(order), generator=generator(self.seed, self.epoch))]
+        batches = range(first, len(self))
+        shards = [self._shard(order[k * self.batch_size :][: self.batch_size]) for k in batches]
+        for k, shard, images in zip(batches, shards, self._read(shards), strict=True):
+            self.batch = k + 1
+            if self.augment is not None:
+                images = self.augment(images, self._uniforms(k), self.mean)
+            yield images.float().mul_(self.scale).add_(self.shift), self.labels[shard]
+
+    def _shard(self, examples: Tensor) -> Tensor:
+        return examples[self.rank :: self.world_size]
+
+    def _uniforms(self, batch: int) -> Tensor:
+        size = min(self.batch_size, len(self.indices) - batch * self.batch_size)
+        key = generator(self.seed, self.epoch, batch)
+        return self._shard(torch.rand(size, Augment.num_uniforms, generator=key))
+
+    def _read(self, shards: list[Tensor]) -> Iterable[Tensor]:
+        if isinstance(self.images, Tensor):
+            return (self.images.index_select(0, shard) for shard in shards)
+        batches = [shard.tolist() for shard in shards]
+        return DataLoader(
+            self.images,
+            batch_sampler=batches,
+            num_workers=self.num_workers,
+            collate_fn=torch.stack,
+            generator=generator(self.seed, self.epoch),  # else workers draw from the global one
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose batches come next, from its first one unless it is resumed."""
+        if epoch != self.epoch:
+            self.epoch, self.batch, self._first = epoch, 0, 0
+
+    def state_dict(self) -> dict[str, int]:
+        """The position in the stream, and what the stream depends on."""
+        return {
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "examples": len(self.indices),
+            "epoch": self.epoch,
+            "batch": self.batch,
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue at a position.
+
+        Raises:
+            ValueError: If it is one of another stream.
+        """
+        own = self.state_dict()
+        for key in ("seed", "batch_size", "examples"):
+            if state[key] != own[key]:
+                raise ValueError(
+                    f"can't continue the data stream: {key} was {state[key]}, now it is {own[key]}"
+                )
+        self.epoch, self.batch = state["epoch"], state["batch"]
+        if self.batch >= len(self):
+            self.epoch, self.batch = self.epoch + 1, 0
+        self._first = self.batch

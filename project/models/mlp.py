@@ -1,0 +1,43 @@
+"""A multi-layer perceptron for small grey images."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from project.models.classifier import Classifier
+
+NORMS = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "none": nn.Identity}
+
+
+class MLP(Classifier):
+    """784-256-128-10 with batch normalisation, ReLU and dropout: 235,914 parameters.
+
+    Args:
+        hidden_sizes: Units of each hidden layer.
+        dropout: Share of the units that is dropped in training, after each hidden layer.
+        norm: Normalisation before each ReLU, over the batch or over the layer.
+        in_channels: Channels of an image; the command line takes it from the data.
+        image_size: Height and width of an image, in pixels; from the data as well.
+        kwargs: As for every classifier.
+    """
+
+    def __init__(
+        self,
+        hidden_sizes: Sequence[int] = (256, 128),
+        dropout: float = 0.3,
+        norm: Literal["batch", "layer", "none"] = "batch",
+        in_channels: int = 1,
+        image_size: int = 28,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        sizes = [in_channels * image_size**2, *hidden_sizes]
+        layers: list[nn.Module] = [nn.Flatten()]
+        for fan_in, fan_out in zip(sizes, sizes[1:], strict=False):
+            layers += [nn.Linear(fan_in, fan_out), NORMS[norm](fan_out), nn.ReLU()]
+            layers += [nn.Dropout(dropout)]
+        self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], self.num_classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layers(images)  # (N, C, H, W) -> (N, num_classes)

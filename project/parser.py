@@ -1,0 +1,184 @@
+"""What the argument parser does better than Lightning's: names of configs, run folders, messages."""
+
+import difflib
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jsonargparse._typehints
+from jsonargparse import Namespace
+from lightning.pytorch import Callback, LightningDataModule, LightningModule
+from lightning.pytorch.cli import LightningArgumentParser
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from project.run import BEST, CONFIG, read_record
+
+COMMANDS = ("fit", "validate", "test", "predict")
+BASES = {"lightning.LightningModule": "MLP", "lightning.LightningDataModule": "CIFAR10DataModule"}
+DERIVED = ("T_max", "max_lr")  # required by torch, but known from the run: see `Classifier`
+# Lightning has a class of the same name, so that the short one would be ambiguous.
+PLATEAU = "ReduceLROnPlateau"
+FULL_NAMES = {PLATEAU: f"torch.optim.lr_scheduler.{PLATEAU}"}
+
+
+class UsageError(ValueError):
+    """A command line or config that can't be carried out; the message is for the user."""
+
+
+class Parser(LightningArgumentParser):
+    """Reports errors in one sentence, and lets schedules leave out what follows from the run."""
+
+    def add_class_arguments(self, theclass: Any, *args: Any, **kwargs: Any) -> list[str]:
+        added: list[str] = super().add_class_arguments(theclass, *args, **kwargs)
+        if inspect.isclass(theclass) and issubclass(theclass, LRScheduler):
+            for action in self._actions:
+                if action.dest in DERIVED:
+                    action.required = False
+        return added
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        if getattr(self, "_inner_parser", False):  # of a class: the parser around it reports
+            super().error(message, ex)
+        command = getattr(ex, "subcommand_parser", None) or self
+        known = {name for action in command._actions for name in action.option_strings}
+        raise UsageError(explain(message, known)) from ex
+
+
+def _forget(parser: Any, previous: Any, value: Any) -> None:
+    """Drop the arguments of the class before when a config or an option names another class.
+
+    jsonargparse keeps those that the new class has too, so that `--model.optimizer AdamW` over
+    a config with SGD at lr 0.1 would silently train AdamW at 0.1.
+    """
+    if previous and "init_args" in previous and previous["class_path"] != value["class_path"]:
+        previous["init_args"] = Namespace()
+
+
+jsonargparse._typehints.discard_init_args_on_class_path_change = _forget
+
+
+def expand(args: list[str]) -> list[str]:
+    """Replace names of shipped configs by their files, and a run folder by what is in it."""
+    if (
+        args
+        and args[0] in COMMANDS
+        and not {"--config", "-c", "--run", "-h", "--help"} & {arg.split("=")[0] for arg in args}
+    ):
+        args = [args[0], "--config", "synthetic", *args[1:]]
+    expanded: list[str] = []
+    rest = iter([part for arg in args for part in _split(arg)])
+    for arg in rest:
+        if arg in ("-c", "--config"):
+            expanded += ["--config", str(find_config(next(rest, "")))]
+        elif arg == "--run":
+            expanded += _run_arguments(Path(next(rest, "")), fit=args[0] == "fit")
+        else:
+            expanded.append(FULL_NAMES.get(arg, arg))
+    return expanded
+
+
+def _split(arg: str) -> list[str]:
+    return arg.split("=", 1) if arg.startswith(("--config=", "-c=", "--run=")) else [arg]
+
+
+def config_folder() -> Path:
+    """The folder of the shipped configs: in the installed package, or beside it in a checkout."""
+    package = Path(__file__).parent
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
+
+
+def find_config(name: str) -> Path:
+    """The file of a config: a path, or a name such as `cifar` or `presets/bf16` from anywhere.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    folder = config_folder()
+    short = name.removeprefix("configs/").removesuffix(".yaml")
+    for path in (Path(name), folder / f"{short}.yaml"):
+        if path.is_file():
+            return path
+    shipped = [str(p.relative_to(folder).with_suffix("")) for p in sorted(folder.rglob("*.yaml"))]
+    raise UsageError(
+        f"no config {name!r}{_nearest(short, shipped)}; shipped are {', '.join(shipped)}"
+    )
+
+
+def _run_arguments(run: Path, fit: bool) -> list[str]:
+    read_record(run)
+    checkpoint = run / (LAST if fit else BEST)
+    if not checkpoint.is_file():
+        raise UsageError(f"run {run} has no {checkpoint.relative_to(run)} yet")
+    return ["--config", str(run / CONFIG), "--run", str(run), "--ckpt_path", str(checkpoint)]
+
+
+def explain(message: str, known: Iterable[str]) -> str:
+    """One sentence for an error of the parser, with the nearest valid name.
+
+    Args:
+        message: Of jsonargparse: nested, one line for each type that the value could have had.
+        known: The options of the command.
+    """
+    key = ".".join(re.findall(r'Parser key "(.+?)"', message))
+    option = f"--{key}"
+    owner = re.findall(r"class_path '(.+?)'", message)
+    if found := re.search(
+        r"(?:ption|arguments:) '?(?:--)?([^\s'=]+)'?(?: is not accepted|.*)", message
+    ):
+        name = found[1]
+        if group := re.match(r"Group '(.+?)'", message):
+            option = f"--{group[1]}"
+        if not owner:
+            option = f"--{name}" if option == "--" else f"{option}.{name}"
+            return f"unknown option {option}{_nearest(option, known)}"
+        if abstract := BASES.get(owner[-1]):
+            return f"name the class before its options: {option} {abstract} {option}.{name} …"
+        arguments = {f"{option}.{argument}" for argument in _arguments(owner[-1])}
+        option = f"{option}.{name}"
+        return f"{owner[-1]} has no option {option}{_nearest(option, arguments)}"
+    if found := re.search(r"Expected a dot import path string: (\S+)", message):
+        return f"no class {found[1]!r} for {option}{_nearest(found[1], _class_names())}"
+    if found := re.search(r"arguments are required: (\S+)", message):
+        return f"{option}.{found[1]} is required"
+    if 'expected "subcommand"' in message or "invalid choice" in message:
+        given = re.search(r"invalid choice: (\S+)", message)
+        wrong = f"no command {given[1]}{_nearest(given[1], COMMANDS)}; " if given else ""
+        return (
+            f"{wrong}name a command ({', '.join(COMMANDS)}): python -m project fit --config cifar"
+        )
+    expected = re.findall(
+        r"Expected an? (?:<class ')?(?:typing\.)?(.+?)(?:'>)?(?:\.|$)", message, re.M
+    )
+    kinds = [kind for kind in expected if kind not in ("NoneType",) and not kind.startswith("path")]
+    if kinds and key:
+        given = re.search(r"val='(.*?)'\)|(?:Got|Given) value: (.*)", message)
+        value = (given[1] or given[2]) if given else "?"
+        return f"{option}: expected {' or '.join(dict.fromkeys(kinds))}, got {value!r}"
+    return (f"{option}: " if key else "") + " ".join(message.split())
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(names), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _arguments(class_path: str) -> set[str]:
+    module, name = class_path.rsplit(".", 1)
+    kind = getattr(import_module(module), name)
+    inits = (vars(base).get("__init__") for base in kind.__mro__)
+    return {argument for init in inits if init for argument in inspect.signature(init).parameters}
+
+
+def _class_names() -> set[str]:
+    def names(kind: type) -> Iterator[str]:
+        for child in kind.__subclasses__():
+            yield child.__name__
+            yield from names(child)
+
+    bases = (LightningModule, LightningDataModule, Callback, Optimizer, LRScheduler)
+    return {name for base in bases for name in names(base)}

@@ -1,0 +1,82 @@
+"""The run folder `runs/<name>/version_<n>`: everything about a run, in files that other tools read.
+
+Nothing here imports torch, so that commands that only read runs start at once.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+RECORD = "run.json"
+CONFIG = "config.yaml"
+BEST, LAST = Path("checkpoints/best.ckpt"), Path("checkpoints/last.ckpt")
+PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "numpy")
+
+
+def next_version(folder: Path) -> int:
+    """The number after the highest `version_<n>` in a folder."""
+    taken = (path.name.removeprefix("version_") for path in folder.glob("version_*"))
+    return 1 + max((int(number) for number in taken if number.isdigit()), default=-1)
+
+
+def read_record(run: Path) -> dict[str, Any]:
+    """What is known of a run.
+
+    Raises:
+        ValueError: If the folder is no run.
+    """
+    try:
+        record = json.loads((run / RECORD).read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{run} is no run folder: {error}") from error
+    if not isinstance(record, dict):
+        raise ValueError(f"{run} is no run folder: {RECORD} holds no run record")
+    return record
+
+
+def write_record(run: Path, record: dict[str, Any]) -> None:
+    """Write the run record, so that at any instant there is a whole one."""
+    partial = run / f".{RECORD}.{os.getpid()}"
+    partial.write_text(json.dumps(record, indent=2) + "\n")
+    partial.replace(run / RECORD)
+
+
+def run_of(checkpoint: Path) -> Path | None:
+    """The run folder that a checkpoint lies in, if it does."""
+    run = checkpoint.resolve().parent.parent
+    return run if (run / RECORD).is_file() else None
+
+
+def git_state(folder: Path) -> dict[str, Any]:
+    """Commit of the repository around a folder, and whether it has uncommitted changes."""
+
+    def git(*args: str) -> str | None:
+        command = ["git", "-C", str(folder), *args]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip()
+
+    status = git("status", "--porcelain", "--untracked-files=no")
+    return {
+        "git_sha": git("rev-parse", "HEAD"),
+        "git_dirty": None if status is None else bool(status),
+    }
+
+
+def config_sha256(config: dict[str, Any]) -> str:
+    """Hash of a configuration without what makes a run one of several: its seed, name and place."""
+    same = {k: v for k, v in config.items() if k not in ("seed_everything", "name", "ckpt_path")}
+    same["trainer"] = {k: v for k, v in config["trainer"].items() if k != "default_root_dir"}
+    return hashlib.sha256(json.dumps(same, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide a run's numbers."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
