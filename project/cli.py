@@ -1,5 +1,6 @@
 """The command line: LightningCLI with the project's defaults, links, run folder and messages."""
 
+import csv
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from project import data, models  # noqa: F401  their classes can be given by name
 from project.callbacks import ProgressBar, RunRecord
@@ -138,25 +139,40 @@ class CLI(LightningCLI):
             write_record(run, record | {"metrics": record["metrics"] | tested})
 
     def predict(self, model: L.LightningModule, **kwargs: Any) -> None:
-        """Write the class and probability of each test image to `predictions.csv`."""
-        batches = self.trainer.predict(model, **kwargs)
-        probabilities = torch.cat(batches)
-        ...
+        """Write label, class and probability of each test image to `predictions.csv`."""
+        batches: Any = self.trainer.predict(model, **kwargs)
+        checkpoint = Path(self.config.predict.ckpt_path)
+        folder = run_of(checkpoint) or checkpoint.parent
+        names = self.datamodule.class_names
+        best, classes = torch.cat(batches).max(1)
+        _, labels, indices = self.datamodule.sets["test"]
+        with (folder / "predictions.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["index", "label", "prediction", "probability"])
+            rows = zip(
+                indices.tolist(),
+                labels[indices].tolist(),
+                classes.tolist(),
+                best.tolist(),
+                strict=True,
+            )
+            writer.writerows((i, names[label], names[k], f"{p:.4f}") for i, label, k, p in rows)
+        print(f"{len(classes)} predictions: {folder / 'predictions.csv'}")
 
 
 def summary(run: Path) -> str:
     """What a finished run tells its user."""
     record = read_record(run)
-    metrics = ", ".join(
-        f"{name} {value:.4f}"
-        for name, value in sorted(record["metrics"].items())
-        if name.startswith("val/")
-    )
-    return (
-        f"stopped by {record['stopped_by']} after {record['epochs']} epochs and {record['seconds']:.0f} s\n"
-        f"best epoch {record['best_epoch']}: {metrics}; its weights are restored\n"
-        f"run folder: {run}\n"
-        f"test set, once: python -m project test --run {run}"
+    best = {name: value for name, value in record["metrics"].items() if name.startswith("val/")}
+    return "\n".join(
+        [
+            f"Stopped by {record['stopped_by']} after {record['epochs']} epochs, {record['seconds']:.0f} s.",
+            f"Best epoch {record['best_epoch']}: "
+            + ", ".join(f"{name} {value:.4f}" for name, value in best.items())
+            + ". Its weights are restored.",
+            f"Run folder: {run}",
+            f"Test set, once, at the end: python -m project test --run {run}",
+        ]
     )
 
 

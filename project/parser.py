@@ -1,4 +1,4 @@
-"""What the argument parser does better than Lightning's: names of configs, run folders, messages."""
+"""What the argument parser adds to Lightning's: config names, run folders, short messages."""
 
 import difflib
 import inspect
@@ -15,7 +15,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from project.run import BEST, CONFIG, read_record
+from project.run import BEST, CONFIG, LAST, read_record
 
 COMMANDS = ("fit", "validate", "test", "predict")
 BASES = {"lightning.LightningModule": "MLP", "lightning.LightningDataModule": "CIFAR10DataModule"}
@@ -175,7 +175,7 @@ def _arguments(class_path: str) -> set[str]:
 
 
 def _class_names() -> set[str]:
-    def names(kind: type) -> Iterator[str]:
+    def names(kind: type[Any]) -> Iterator[str]:
         for child in kind.__subclasses__():
             yield child.__name__
             yield from names(child)

@@ -52,7 +52,10 @@ class CIFAR10DataModule(ImageDataModule):
     """
 
     in_channels, image_size = 3, 32
-    class_names = "airplane automobile bird cat deer dog frog horse ship truck".split()
+    class_names = [
+        *("airplane", "automobile", "bird", "cat", "deer"),
+        *("dog", "frog", "horse", "ship", "truck"),
+    ]
 
     def __init__(self, root: Path = Path("data"), **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -47,9 +47,10 @@ class FashionMNISTDataModule(ImageDataModule):
     """
 
     in_channels, image_size = 1, 28
-    class_names = ("T-shirt,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot").split(
-        ","
-    )
+    class_names = [
+        *("T-shirt", "Trouser", "Pullover", "Dress", "Coat"),
+        *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+    ]
 
     def __init__(self, root: Path = Path("data"), **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -25,11 +25,11 @@ def read_image(path: Path, image_size: int, channels: int) -> Tensor:
 
     A photo is turned as its EXIF data say; transparent parts become white; 16 bits become 8.
     """
-    with Image.open(path) as image:
+    with Image.open(path) as file:
         # JPEG decodes at a fraction of its size, which is many times faster for photos.
-        image.draft("RGB", (image_size, image_size))
-        image = ImageOps.exif_transpose(image)
-        if image.mode.startswith(("I", "F")):
+        file.draft("RGB", (image_size, image_size))
+        image = ImageOps.exif_transpose(file)
+        if image.mode.startswith("I"):
             image = Image.fromarray((np.asarray(image).astype(np.int64) >> 8).astype(np.uint8))
         if image.has_transparency_data:
             image = image.convert("RGBA")

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 import lightning as L
 import torch
 import torch.nn.functional as F
-from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from lightning.pytorch.utilities.types import LRSchedulerConfigType, OptimizerLRScheduler
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import (
@@ -115,7 +115,8 @@ class Classifier(L.LightningModule, ABC):
         loss = F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
         self.train_metrics.update(loss.detach() * len(labels), logits.detach(), labels)
         # Only where the logger keeps it: a call costs more than the forward pass of a small MLP.
-        if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:
+        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if (self.global_step + 1) % every == 0:
             self.log("train/loss_step", loss)
         return loss
 
@@ -173,10 +174,14 @@ class Classifier(L.LightningModule, ABC):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer = self.optimizer([p for p in self.parameters() if p.requires_grad])
         schedule = self._schedule(optimizer)
-        interval = "step" if isinstance(schedule, PER_STEP) else "epoch"
-        main = {"scheduler": schedule, "interval": interval, "monitor": self.monitor, "name": "lr"}
+        main: LRSchedulerConfigType = {
+            "scheduler": schedule,
+            "interval": "step" if isinstance(schedule, PER_STEP) else "epoch",
+            "monitor": self.monitor,
+            "name": "lr",
+        }
         if not self.warmup_steps:
-            return [optimizer], [main]
+            return {"optimizer": optimizer, "lr_scheduler": main}
         if isinstance(schedule, PER_STEP):
             raise ValueError(
                 f"{type(schedule).__name__} sets the learning rate of every step and warms up by "
@@ -184,7 +189,8 @@ class Classifier(L.LightningModule, ABC):
             )
         # Made after the schedule, since it scales the learning rate that it finds.
         warmup = LinearLR(optimizer, start_factor=0.01, total_iters=self.warmup_steps)
-        return [optimizer], [main, {"scheduler": warmup, "interval": "step", "name": "warmup"}]
+        rising: LRSchedulerConfigType = {"scheduler": warmup, "interval": "step", "name": "warmup"}
+        return [optimizer], [main, rising]  # type: ignore[return-value]
 
     def _schedule(self, optimizer: Optimizer) -> LRScheduler:
         """The schedule, with the arguments that follow from the run where they were left out."""

@@ -1,6 +1,7 @@
 """A multi-layer perceptron for small grey images."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ class MLP(Classifier):
         super().__init__(**kwargs)
         sizes = [in_channels * image_size**2, *hidden_sizes]
         layers: list[nn.Module] = [nn.Flatten()]
-        for fan_in, fan_out in zip(sizes, sizes[1:], strict=False):
+        for fan_in, fan_out in pairwise(sizes):
             layers += [nn.Linear(fan_in, fan_out), NORMS[norm](fan_out), nn.ReLU()]
             layers += [nn.Dropout(dropout)]
         self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], self.num_classes))
