@@ -9,6 +9,7 @@ from typing import Any
 import lightning as L
 import torch
 import yaml
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
     Callback,
     EarlyStopping,
@@ -17,7 +18,6 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from project import data, models  # noqa: F401  their classes can be given by name
 from project.callbacks import ProgressBar, RunRecord

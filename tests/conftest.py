@@ -1,0 +1,44 @@
+"""Real data for the tests that need them: FashionMNIST and CIFAR-10 in `shared/data`.
+
+That folder lies beside the checkout, or where PROJECT_TEST_DATA says; nothing is downloaded.
+"""
+
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(os.environ.get("PROJECT_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def fashion_mnist_root() -> Path:
+    """Folder of the four original IDX files, gzipped."""
+    root = SHARED / "fashion-mnist"
+    if not root.is_dir():
+        pytest.skip(f"no FashionMNIST in {root}: set PROJECT_TEST_DATA")
+    return root
+
+
+@pytest.fixture(scope="session")
+def cifar_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some 2,000 CIFAR-10 images, JPEG, as `train/<class>/…` and `test/<class>/…`."""
+    archive = SHARED / "cifar10-images.tar.xz"
+    if not archive.is_file():
+        pytest.skip(f"no {archive}: set PROJECT_TEST_DATA")
+    root = tmp_path_factory.mktemp("cifar10")
+    wanted = {"train": 150, "test": 50}
+    counts: dict[tuple[str, ...], int] = {}
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            parts = tuple(Path(member.name).parts[-3:-1])
+            if (
+                len(parts) == 2
+                and member.isfile()
+                and counts.get(parts, 0) < wanted.get(parts[0], 0)
+            ):
+                counts[parts] = counts.get(parts, 0) + 1
+                member.name = "/".join(Path(member.name).parts[-3:])
+                tar.extract(member, root, filter="data")
+    return root
