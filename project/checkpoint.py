@@ -19,7 +19,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
-        reason = str(error).splitlines()[0]
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(f"{path} is damaged or no checkpoint ({reason})") from error
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise ValueError(f"{path} is no checkpoint of a run: it has no state_dict")

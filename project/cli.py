@@ -1,7 +1,9 @@
 """The command line: LightningCLI with the project's defaults, links, run folder and messages."""
 
 import csv
+import logging
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import lightning as L
 import torch
 import yaml
+from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
     Callback,
@@ -20,11 +23,19 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from project import data, models  # noqa: F401  their classes can be given by name
-from project.callbacks import ProgressBar, RunRecord
+from project.callbacks import MonitorCheck, ProgressBar, RunRecord
 from project.checkpoint import check_fits, load_checkpoint
 from project.models.classifier import monitor_mode
 from project.parser import Parser, UsageError, expand
 from project.run import BEST, LAST, next_version, read_record, run_of, write_record
+
+# Advertising, and a deprecation between the versions of Lightning and torch.
+logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
+    lambda record: "Tip:" not in record.getMessage()
+)
+warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+# Said of every new run, in whose folder the run record and TensorBoard's files are first.
+warnings.filterwarnings("ignore", message=".*Previous log files in this directory.*")
 
 
 class CLI(LightningCLI):
@@ -42,6 +53,7 @@ class CLI(LightningCLI):
             parser_class=Parser,
             parser_kwargs={"exit_on_error": False, "allow_abbrev": False},
             args=args,
+            save_config_callback=None,  # RunRecord does it
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
         )
@@ -70,66 +82,71 @@ class CLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
-        self.run_folder = Path(config.pop("run")) if config.get("run") else None
+        config.pop("run")
         if config.name is None:
             config.name = Path(str(config.config[0])).stem
-        if self.subcommand != "fit":
-            self.save_config_callback = None
-            if not config.ckpt_path:
-                raise UsageError(
-                    f"{self.subcommand} needs trained weights: give --run FOLDER, or --ckpt_path FILE"
-                )
+        if self.subcommand != "fit" and not config.ckpt_path:
+            raise UsageError(
+                f"{self.subcommand} needs trained weights: --run FOLDER or --ckpt_path FILE"
+            )
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
-        config = self.config[self.subcommand]
-        callbacks: list[Callback] = list(self._get(self.config_init, "trainer").callbacks or [])
-        if config.trainer.enable_progress_bar is not False:
+        trainer = self._get(self.config_init, "trainer")
+        callbacks: list[Callback] = list(trainer.callbacks or [])
+        if trainer.enable_progress_bar is not False:
             callbacks.append(ProgressBar())
-        if self.subcommand != "fit":
-            return super().instantiate_trainer(callbacks=callbacks, logger=False)
-        stopping = self._get(self.config_init, "early_stopping")
-        callbacks += [stopping] if stopping else []
-        callbacks.append(RunRecord(self._plain_config(), self.command))
-        if config.trainer.enable_checkpointing is not False:
-            callbacks += [
-                ModelCheckpoint(
-                    filename=BEST.stem,
-                    monitor=config.monitor,
-                    mode=monitor_mode(config.monitor),
-                    enable_version_counter=False,
-                ),
-                # Apart from the best one, since `save_last` of a monitored one would save no other.
-                ModelCheckpoint(
-                    filename=LAST.stem, enable_version_counter=False, save_on_train_epoch_end=True
-                ),
-            ]
-        if config.trainer.logger in (None, True):
-            root, name = config.trainer.default_root_dir, config.name
-            version = next_version(Path(root, name))
-            kwargs["logger"] = [
-                TensorBoardLogger(root, name, version),
-                CSVLogger(root, name, version),
-            ]
-            callbacks.append(LearningRateMonitor())
+        if self.subcommand == "fit":
+            callbacks += self._fit_callbacks(trainer, kwargs)
+        else:
+            kwargs |= {"logger": False, "enable_checkpointing": False}
         return super().instantiate_trainer(callbacks=callbacks, **kwargs)
 
-    def _plain_config(self) -> dict[str, Any]:
-        """The configuration as in `config.yaml`, in plain types."""
-        parser = self._parser(self.subcommand)
-        text = parser.dump(self.config[self.subcommand], skip_none=False)
-        return yaml.safe_load(text)
+    def _fit_callbacks(self, trainer: Namespace, kwargs: dict[str, Any]) -> list[Callback]:
+        """The callbacks of a run, whose default loggers go into `kwargs`."""
+        config = self.config.fit
+        folder = Path(trainer.default_root_dir, config.name)
+        version = next_version(folder)
+        self.run_folder = run = folder / f"version_{version}"
+        callbacks: list[Callback] = [MonitorCheck(config.monitor)]
+        if stopping := self._get(self.config_init, "early_stopping"):
+            callbacks.append(stopping)
+        if trainer.logger in (None, True):
+            place = (trainer.default_root_dir, config.name, version)
+            kwargs["logger"] = [TensorBoardLogger(*place), CSVLogger(*place)]
+        if trainer.logger is not False:
+            callbacks.append(LearningRateMonitor())
+        if not trainer.fast_dev_run:
+            text = self._parser("fit").dump(config, skip_unset=False)
+            callbacks.append(RunRecord(run, yaml.safe_load(text), self.command))
+        if trainer.enable_checkpointing is not False:
+            shared: dict[str, Any] = {"enable_version_counter": False, "dirpath": run / BEST.parent}
+            mode = monitor_mode(config.monitor)
+            callbacks += [
+                ModelCheckpoint(filename=BEST.stem, monitor=config.monitor, mode=mode, **shared),
+                # Apart from the best, since a monitored one saves as "last" its last improvement.
+                ModelCheckpoint(filename=LAST.stem, save_on_train_epoch_end=True, **shared),
+            ]
+        return callbacks
 
     def after_instantiate_classes(self) -> None:
-        path = self.config[self.subcommand].ckpt_path
-        if path:
-            check_fits(Path(path), load_checkpoint(Path(path)), self.model)
+        batch_size, ranks = getattr(self.datamodule, "batch_size", 0), self.trainer.world_size
+        if batch_size % ranks:  # said here once, and not by each of the processes
+            raise UsageError(
+                f"--data.batch_size {batch_size} is over all processes: choose a multiple of {ranks}"
+            )
+        if path := self.config[self.subcommand].ckpt_path:
+            checkpoint = load_checkpoint(Path(path))
+            check_fits(Path(path), checkpoint, self.model)
+            if self.subcommand != "fit":  # which restores more than the weights
+                self.model.load_state_dict(checkpoint["state_dict"])
+                self.config_init[self.subcommand].ckpt_path = None
 
     def after_fit(self) -> None:
         best = getattr(self.trainer.checkpoint_callback, "best_model_path", "")
         if best:
             self.model.load_state_dict(load_checkpoint(Path(best))["state_dict"])
             if self.trainer.is_global_zero:
-                print(summary(Path(best).parent.parent))
+                print(summary(self.run_folder))
 
     def after_test(self) -> None:
         run = run_of(Path(self.config.test.ckpt_path))
@@ -163,16 +180,12 @@ class CLI(LightningCLI):
 def summary(run: Path) -> str:
     """What a finished run tells its user."""
     record = read_record(run)
-    best = {name: value for name, value in record["metrics"].items() if name.startswith("val/")}
-    return "\n".join(
-        [
-            f"Stopped by {record['stopped_by']} after {record['epochs']} epochs, {record['seconds']:.0f} s.",
-            f"Best epoch {record['best_epoch']}: "
-            + ", ".join(f"{name} {value:.4f}" for name, value in best.items())
-            + ". Its weights are restored.",
-            f"Run folder: {run}",
-            f"Test set, once, at the end: python -m project test --run {run}",
-        ]
+    best = ", ".join(f"{k} {v:.4f}" for k, v in record["metrics"].items() if k.startswith("val/"))
+    return (
+        f"Stopped by {record['stopped_by']} after {record['epochs']} epochs.\n"
+        f"Best epoch {record['best_epoch']}: {best}. Its weights are restored.\n"
+        f"Run folder: {run}\n"
+        f"Test set, once, at the end: python -m project test --run {run}"
     )
 
 

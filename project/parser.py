@@ -72,10 +72,12 @@ def expand(args: list[str]) -> list[str]:
     expanded: list[str] = []
     rest = iter([part for arg in args for part in _split(arg)])
     for arg in rest:
+        if arg in ("-c", "--config", "--run") and (value := next(rest, "--")).startswith("--"):
+            raise UsageError(f"{arg} needs a value")
         if arg in ("-c", "--config"):
-            expanded += ["--config", str(find_config(next(rest, "")))]
+            expanded += ["--config", str(find_config(value))]
         elif arg == "--run":
-            expanded += _run_arguments(Path(next(rest, "")), fit=args[0] == "fit")
+            expanded += _run_arguments(Path(value), fit=args[0] == "fit")
         else:
             expanded.append(FULL_NAMES.get(arg, arg))
     return expanded
@@ -126,21 +128,24 @@ def explain(message: str, known: Iterable[str]) -> str:
     """
     key = ".".join(re.findall(r'Parser key "(.+?)"', message))
     option = f"--{key}"
-    owner = re.findall(r"class_path '(.+?)'", message)
     if found := re.search(
         r"(?:ption|arguments:) '?(?:--)?([^\s'=]+)'?(?: is not accepted|.*)", message
     ):
         name = found[1]
+        # The class is named before the option, or right after it where a function could be given.
+        owner = re.match(r"\. Got value: Namespace\(class_path='(.+?)'", message[found.end() :])
+        before = re.findall(r"class_path '(.+?)'", message[: found.start()])
+        kind = owner[1] if owner else before[-1] if before else None
         if group := re.match(r"Group '(.+?)'", message):
             option = f"--{group[1]}"
-        if not owner:
+        if kind is None:
             option = f"--{name}" if option == "--" else f"{option}.{name}"
             return f"unknown option {option}{_nearest(option, known)}"
-        if abstract := BASES.get(owner[-1]):
-            return f"name the class before its options: {option} {abstract} {option}.{name} …"
-        arguments = {f"{option}.{argument}" for argument in _arguments(owner[-1])}
+        if concrete := BASES.get(kind):
+            return f"name the class before its options: {option} {concrete} {option}.{name} …"
+        arguments = {f"{option}.{argument}" for argument in _arguments(kind)}
         option = f"{option}.{name}"
-        return f"{owner[-1]} has no option {option}{_nearest(option, arguments)}"
+        return f"{kind} has no option {option}{_nearest(option, arguments)}"
     if found := re.search(r"Expected a dot import path string: (\S+)", message):
         return f"no class {found[1]!r} for {option}{_nearest(found[1], _class_names())}"
     if found := re.search(r"arguments are required: (\S+)", message):
@@ -170,8 +175,9 @@ def _nearest(name: str, names: Iterable[str]) -> str:
 def _arguments(class_path: str) -> set[str]:
     module, name = class_path.rsplit(".", 1)
     kind = getattr(import_module(module), name)
-    inits = (vars(base).get("__init__") for base in kind.__mro__)
-    return {argument for init in inits if init for argument in inspect.signature(init).parameters}
+    inits = (vars(base).get("__init__") for base in kind.__mro__ if base is not object)
+    names = {name for init in inits if init for name in inspect.signature(init).parameters}
+    return names - {"self", "args", "kwargs"}
 
 
 def _class_names() -> set[str]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.callbacks.progress.rich_progress import RichProgressBarTheme
 from rich.progress import ProgressColumn, Task
 from rich.text import Text
 
@@ -25,12 +26,11 @@ class ImagesPerSecondColumn(ProgressColumn):
 
 
 class ProgressBar(RichProgressBar):
-    """Lightning's rich progress bar, with images per second and without the version number."""
+    """Lightning's rich progress bar, with images per second and the metrics below each other."""
 
     def __init__(self) -> None:
-        super().__init__(
-            refresh_rate=10
-        )  # times per second; the default of 100 costs 0.1 ms a step
+        theme = RichProgressBarTheme(metrics_text_delimiter="\n")
+        super().__init__(refresh_rate=10, theme=theme)  # per second; the default is 100
 
     def configure_columns(self, trainer: L.Trainer) -> list[Any]:
         return [*super().configure_columns(trainer)[:-1], ImagesPerSecondColumn(trainer)]

@@ -8,9 +8,10 @@ from typing import Any
 
 import lightning as L
 import torch
+import yaml
 from lightning.pytorch.callbacks import Callback
 
-from project.run import config_sha256, git_state, package_versions, write_record
+from project.run import CONFIG, config_sha256, git_state, package_versions, write_record
 
 
 class RunRecord(Callback):
@@ -20,21 +21,21 @@ class RunRecord(Callback):
     gets the config and the metrics of its moment.
 
     Args:
-        config: The run's configuration, as in `config.yaml`.
+        run: The run folder.
+        config: The run's configuration, in plain types; it becomes `config.yaml`.
         command: The arguments of the command line.
     """
 
-    def __init__(self, config: dict[str, Any], command: list[str]) -> None:
-        self.config, self.command = config, command
+    def __init__(self, run: Path, config: dict[str, Any], command: list[str]) -> None:
+        self.run, self.config, self.command = run, config, command
         self.record: dict[str, Any] = {}
         self.start = 0.0
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.start = time.monotonic()
-        run = Path(trainer.log_dir or ".")  # on all ranks, since it is broadcast
         self.record = {
             "name": self.config["name"],
-            "version": run.name,
+            "version": self.run.name,
             "seed": self.config["seed_everything"],
             "command": shlex.join(["python", "-m", "project", *self.command]),
             **git_state(Path(__file__).parent),
@@ -50,13 +51,17 @@ class RunRecord(Callback):
             "stopped_by": None,
             "metrics": {},
         }
+        if trainer.is_global_zero:
+            self.run.mkdir(parents=True, exist_ok=True)
+            (self.run / CONFIG).write_text(yaml.safe_dump(self.config, sort_keys=False))
         self._write(trainer)
 
     def on_save_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         checkpoint["config"] = self.config
-        checkpoint["metrics"] = {k: v.item() for k, v in trainer.callback_metrics.items()}
+        metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
+        checkpoint["metrics"] = {k: v for k, v in metrics.items() if k.endswith(("/loss", "/acc"))}
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._finish(trainer, _reason(trainer))
@@ -79,10 +84,8 @@ class RunRecord(Callback):
         self._write(trainer)
 
     def _write(self, trainer: L.Trainer) -> None:
-        run = trainer.log_dir
-        if trainer.is_global_zero and run is not None:
-            Path(run).mkdir(parents=True, exist_ok=True)
-            write_record(Path(run), self.record)
+        if trainer.is_global_zero:
+            write_record(self.run, self.record)
 
 
 def _reason(trainer: L.Trainer) -> str:

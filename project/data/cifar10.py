@@ -88,16 +88,8 @@ class CIFAR10DataModule(ImageDataModule):
             batches = []
             for name, data in _files(source, BATCHES[split], "" if pickled else ".bin"):
                 batches.append(read_batch(data, pickled))
-        except (
-            OSError,
-            EOFError,
-            ValueError,
-            KeyError,
-            TypeError,
-            IndexError,
-            tarfile.TarError,
-            pickle.UnpicklingError,
-        ) as error:
+                name = str(source)  # in which the next one may be missing
+        except Exception as error:  # a damaged archive or pickle can raise anything
             raise ValueError(f"{name} is truncated or damaged ({error}): copy it again") from error
         images, labels = zip(*batches, strict=True)
         return torch.cat(images), torch.cat(labels)

@@ -40,13 +40,13 @@ class ImageDataModule(L.LightningDataModule, ABC):
     in_channels: int
     image_size: int
     class_names: list[str]
-    test_size: float = 0  # only data without test images of their own cut some off
+    test_size: int | float = 0  # only data without test images of their own cut some off
 
     def __init__(
         self,
         batch_size: int = 128,
         train_size: int | None = None,
-        val_size: float = 5000,
+        val_size: int | float = 5000,
         augment: Augment | None = None,
         drop_last: bool = False,
         seed: int = 0,
@@ -188,14 +188,15 @@ class ImageDataModule(L.LightningDataModule, ABC):
         self._position = state_dict
 
 
-def _count(size: float, total: int) -> int:
+def _count(size: int | float, total: int) -> int:
     return round(size * total) if 0 < size < 1 else int(size)
 
 
 def missing(what: str, root: Path, wanted: str, cause: Exception) -> ValueError:
     """The error for data that are neither on disk nor to be had from the network."""
+    reason = (str(cause) or repr(cause)).splitlines()[0]
     return ValueError(
         f"no {what} under {root.resolve()}: looked for {wanted}, and the download failed "
-        f"({cause}). Put a copy there, name its folder with --data.root, or try the project "
+        f"({reason}). Put a copy there, name its folder with --data.root, or try the project "
         "without data: --config synthetic"
     )

@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def read_idx(path: Path) -> Tensor:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         zero, dtype, num_dims = struct.unpack_from(">HBB", data)
         shape = struct.unpack_from(f">{num_dims}I", data, 4)
-    except (EOFError, gzip.BadGzipFile, struct.error) as error:
+    except (EOFError, gzip.BadGzipFile, struct.error, zlib.error) as error:
         raise ValueError(f"{path} is truncated or damaged ({error}): copy it again") from error
     pixels = torch.frombuffer(bytearray(data), dtype=torch.uint8)[4 + 4 * num_dims :]
     expected = torch.Size(shape).numel()

@@ -1,7 +1,6 @@
 """The user's own images: one folder per class."""
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -54,7 +53,7 @@ class ImageFiles(Dataset[Tensor]):
         path = self.paths[index]
         try:
             return read_image(path, self.image_size, self.channels)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        except Exception as error:  # a damaged image can raise anything
             raise ValueError(f"{path} can't be read as an image ({error})") from error
 
     def __repr__(self) -> str:
@@ -87,8 +86,8 @@ class ImageFiles(Dataset[Tensor]):
         return images
 
 
-def _visible(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
+def _visible(folder: Path) -> list[Path]:
+    return sorted(folder.glob("[!.]*"))
 
 
 class ImageFolderDataModule(ImageDataModule):
@@ -114,8 +113,8 @@ class ImageFolderDataModule(ImageDataModule):
         root: Path,
         image_size: int = 64,
         in_channels: Literal[1, 3] = 3,
-        val_size: float = 0.1,
-        test_size: float = 0.1,
+        val_size: int | float = 0.1,
+        test_size: int | float = 0.1,
         memory_budget: float = 4.0,
         num_workers: int = 2,
         **kwargs: Any,

@@ -129,14 +129,16 @@ class TensorLoader:
     def _read(self, shards: list[Tensor]) -> Iterable[Tensor]:
         if isinstance(self.images, Tensor):
             return (self.images.index_select(0, shard) for shard in shards)
-        batches = [shard.tolist() for shard in shards]
-        return DataLoader(
+        # A rank without a share of the last batch reads one image to drop it, for its shape.
+        batches = [shard.tolist() or [0] for shard in shards]
+        loader = DataLoader(
             self.images,
             batch_sampler=batches,
             num_workers=self.num_workers,
             collate_fn=torch.stack,
             generator=generator(self.seed, self.epoch),  # else workers draw from the global one
         )
+        return (images[: len(shard)] for images, shard in zip(loader, shards, strict=True))
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose batches come next, from its first one unless it is resumed."""

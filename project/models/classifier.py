@@ -63,8 +63,8 @@ class LossAndAccuracy(Metric):
 
     def compute(self) -> dict[str, Tensor]:
         return {
-            "loss": (self.loss / self.examples).float(),
-            "acc": (self.correct / self.examples).float(),
+            "loss": self.loss / self.examples,
+            "acc": self.correct.to(self.loss) / self.examples,
         }
 
 
@@ -204,9 +204,9 @@ class Classifier(L.LightningModule, ABC):
         derived: dict[str, Any] = {}
         if issubclass(kind, OneCycleLR):
             derived["max_lr"] = [group["lr"] for group in optimizer.param_groups]
-            if "epochs" not in given:
+            if "total_steps" not in given and "epochs" not in given:
                 derived["total_steps"] = self._run_length(self.trainer.estimated_stepping_batches)
-        elif issubclass(kind, CosineAnnealingLR):
+        elif issubclass(kind, CosineAnnealingLR) and "T_max" not in given:
             derived["T_max"] = self._run_length(self.trainer.max_epochs)
         elif issubclass(kind, ReduceLROnPlateau):
             derived["mode"] = monitor_mode(self.monitor)

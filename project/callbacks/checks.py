@@ -1,0 +1,24 @@
+"""Checks that refuse a run which could not work."""
+
+import difflib
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+
+
+class MonitorCheck(Callback):
+    """Refuses a misspelt monitor before the first step, not after the first epoch.
+
+    Args:
+        monitor: Name of a metric; one of validation is looked for in the sanity check.
+    """
+
+    def __init__(self, monitor: str) -> None:
+        self.monitor = monitor
+
+    def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        known = list(trainer.callback_metrics)
+        if known and not self.monitor.startswith("train/") and self.monitor not in known:
+            close = difflib.get_close_matches(self.monitor, known, n=1)
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            raise ValueError(f"no metric {self.monitor}{hint}; there are {', '.join(known)}")
