@@ -2,7 +2,9 @@
 
 import platform
 import shlex
+import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 import yaml
 from lightning.pytorch.callbacks import Callback
 
-from project.run import CONFIG, config_sha256, git_state, package_versions, write_record
+from project.run import CONFIG, RECORD, config_sha256, git_state, package_versions, write_record
 
 
 class RunRecord(Callback):
@@ -71,6 +73,12 @@ class RunRecord(Callback):
     ) -> None:
         if self.record:
             self._finish(trainer, type(exception).__name__)
+        elif trainer.is_global_zero and not (self.run / RECORD).exists():
+            # It failed before it began: leave no folder with nothing but an empty event file.
+            shutil.rmtree(self.run, ignore_errors=True)
+            with suppress(OSError):
+                self.run.parent.rmdir()
+                self.run.parent.parent.rmdir()
 
     def _finish(self, trainer: L.Trainer, stopped_by: str) -> None:
         self.record["seconds"] = round(time.monotonic() - self.start, 3)

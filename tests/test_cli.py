@@ -1,0 +1,445 @@
+"""The command line: what is built from it, and one clear sentence for each kind of bad input."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from torch.optim import SGD, AdamW
+
+from project.cli import CLI, console, main
+from project.data import FashionMNISTDataModule, SyntheticDataModule
+from project.models import MLP, ResNet18
+from project.parser import config_folder, expand
+
+TINY = ["--data.train_size", "48", "--data.val_size", "20", "--data.test_size", "20"]
+TINY += ["--data.image_size", "8", "--data.batch_size", "16", "--model.width", "4"]
+QUIET = ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
+QUIET += ["--trainer.enable_model_summary", "false"]
+FIT = ["fit", "--config", "synthetic", *TINY, *QUIET]
+
+
+@pytest.fixture(autouse=True)
+def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder, shared by tests that only read it."""
+    root = tmp_path_factory.mktemp("finished")
+    main([*FIT, "--trainer.max_epochs", "2", "--trainer.default_root_dir", str(root)])
+    return root / "synthetic" / "version_0"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, args: list[str]) -> int:
+    """Exit code of `python -m project` with these arguments."""
+    monkeypatch.setattr(sys, "argv", ["project", *args])
+    try:
+        console()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+def test_run_folder_holds_what_the_design_promises(finished: Path) -> None:
+    files = {path.name for path in finished.rglob("*") if path.is_file()}
+    assert {"config.yaml", "metrics.csv", "run.json", "best.ckpt", "last.ckpt"} <= files
+    assert any("tfevents" in name for name in files)
+    record = json.loads((finished / "run.json").read_text())
+    keys = "name version seed command git_sha git_dirty config_sha256 data_sha256 versions device"
+    keys += " precision world_size seconds epochs best_epoch stopped_by metrics"
+    assert list(record) == keys.split()
+    assert (record["name"], record["version"]) == ("synthetic", "version_0")
+    assert (record["seed"], record["epochs"], record["stopped_by"]) == (0, 2, "max_epochs")
+    assert set(record["metrics"]) == {"train/loss", "train/acc", "val/loss", "val/acc"}
+
+
+def test_record_is_of_the_best_epoch_whose_weights_are_restored() -> None:
+    cli = main([*FIT, "--trainer.max_epochs", "3"])
+    run_folder = Path("runs/synthetic/version_0")
+    record = json.loads((run_folder / "run.json").read_text())
+    rows = (run_folder / "metrics.csv").read_text().splitlines()
+    column = rows[0].split(",").index("val/loss")
+    losses = [float(row.split(",")[column]) for row in rows[1:] if row.split(",")[column]]
+    assert len(losses) == 3
+    assert record["metrics"]["val/loss"] == min(losses)
+    assert record["best_epoch"] == losses.index(min(losses))
+    best = torch.load(run_folder / "checkpoints" / "best.ckpt", weights_only=True)
+    assert all(torch.equal(cli.model.state_dict()[k], v) for k, v in best["state_dict"].items())
+    (measured,) = cli.trainer.validate(cli.model, cli.datamodule, verbose=False)
+    assert measured["val/loss"] == pytest.approx(min(losses), rel=1e-6)
+
+
+def test_versions_count_up_and_the_last_checkpoint_is_of_the_last_epoch() -> None:
+    for version in range(2):
+        main([*FIT, "--trainer.max_epochs", "2"])
+        checkpoints = Path(f"runs/synthetic/version_{version}/checkpoints")
+        assert torch.load(checkpoints / "last.ckpt", weights_only=True)["epoch"] == 1
+
+
+def test_checkpoints_hold_plain_types_only(finished: Path) -> None:
+    def check(value: Any) -> None:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                check(key)
+                check(item)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                check(item)
+        else:
+            assert value is None or isinstance(value, str | int | float | bool | torch.Tensor)
+
+    for name in ("best", "last"):
+        check(torch.load(finished / f"checkpoints/{name}.ckpt", weights_only=True))
+
+
+def test_saved_config_starts_the_same_run_again(finished: Path) -> None:
+    again = main(
+        ["fit", "--config", str(finished / "config.yaml"), "--trainer.default_root_dir", "."]
+    )
+    first = torch.load(finished / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    second = torch.load("synthetic/version_0/checkpoints/last.ckpt", weights_only=True)[
+        "state_dict"
+    ]
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert again.trainer.current_epoch == 2
+
+
+def test_test_and_predict_from_the_run_folder_alone(finished: Path) -> None:
+    main(["validate", "--run", str(finished)])
+    cli = main(["test", "--run", str(finished)])
+    record = json.loads((finished / "run.json").read_text())
+    assert record["metrics"]["test/acc"] == cli.trainer.callback_metrics["test/acc"].item()
+    main(["predict", "--run", str(finished)])
+    rows = [line.split(",") for line in (finished / "predictions.csv").read_text().splitlines()]
+    assert rows[0] == ["index", "label", "prediction", "probability"]
+    assert len(rows) == 21
+    accuracy = sum(row[1] == row[2] for row in rows[1:]) / 20
+    assert accuracy == pytest.approx(record["metrics"]["test/acc"])
+
+
+def test_test_from_a_config_and_a_checkpoint(finished: Path) -> None:
+    checkpoint = str(finished / "checkpoints" / "last.ckpt")
+    cli = main(["test", "--config", "synthetic", *TINY, *QUIET, "--ckpt_path", checkpoint])
+    saved = torch.load(checkpoint, weights_only=True)["state_dict"]
+    assert all(torch.equal(cli.model.state_dict()[name], saved[name]) for name in saved)
+
+
+def test_model_loads_from_a_checkpoint_in_a_notebook(finished: Path) -> None:
+    model = ResNet18.load_from_checkpoint(finished / "checkpoints" / "best.ckpt")
+    assert model.conv1.out_channels == 4
+    assert model.class_names[0] == "wide 0°"
+
+
+def test_the_data_say_what_the_model_needs() -> None:
+    Path("photos").mkdir()
+    for name in ("cat", "dog", "owl"):
+        Path("photos", name).mkdir()
+    cli = parse(
+        ["fit", "--model", "ResNet18", "--data", "ImageFolderDataModule", "--data.root", "photos"]
+    )
+    cli_init = cli.parser.instantiate(cli.config).fit
+    assert cli_init.model.num_classes == 3
+    assert cli_init.model.class_names == ["cat", "dog", "owl"]
+    mlp = parse(
+        ["fit", "--model", "MLP", "--data", "SyntheticDataModule", "--data.image_size", "8"]
+    )
+    assert mlp.parser.instantiate(mlp.config).fit.model.layers[1].in_features == 3 * 8 * 8
+
+
+def parse(args: list[str]) -> CLI:
+    """The command line, parsed and neither built nor run."""
+
+    class Parsed(Exception):
+        pass
+
+    class ParseOnly(CLI):
+        def _set_seed(self) -> None:
+            parsed.append(self)
+            raise Parsed
+
+    parsed: list[CLI] = []
+    with pytest.raises(Parsed):
+        ParseOnly(args)
+    return parsed[0]
+
+
+def test_the_monitor_is_named_once() -> None:
+    args = ["--monitor", "val/acc", "--early_stopping.patience", "3"]
+    cli = main([*FIT, *args, "--trainer.max_epochs", "1"])
+    (stopping,) = [c for c in cli.trainer.callbacks if isinstance(c, EarlyStopping)]
+    assert (stopping.monitor, stopping.mode, stopping.patience) == ("val/acc", "max", 3)
+    monitors = {c.monitor: c.mode for c in cli.trainer.callbacks if isinstance(c, ModelCheckpoint)}
+    assert monitors == {"val/acc": "max", None: "min"}
+    assert cli.model.monitor == "val/acc"
+
+
+def test_the_seed_is_of_weights_and_of_the_data_stream() -> None:
+    runs = [
+        main([*FIT, "--seed_everything", str(s), "--trainer.max_epochs", "1"]) for s in (1, 1, 2)
+    ]
+    same, again, other = (cli.model.state_dict()["fc.weight"] for cli in runs)
+    assert torch.equal(same, again)
+    assert not torch.equal(same, other)
+    assert [cli.datamodule.seed for cli in runs] == [1, 1, 2]
+
+
+def test_a_switched_class_starts_from_its_own_defaults() -> None:
+    def optimizer(args: list[str]) -> Any:
+        return parse(["fit", "--config", "cifar", *args]).config.fit.model.init_args.optimizer
+
+    assert optimizer([]).init_args.lr == 0.2
+    switched = optimizer(["--model.optimizer", "AdamW"])
+    assert switched.class_path == "torch.optim.AdamW"
+    assert (switched.init_args.lr, switched.init_args.weight_decay) == (1e-3, 1e-2)
+    kept = optimizer(["--model.optimizer", "SGD", "--model.optimizer.lr", "0.05"]).init_args
+    assert (kept.lr, kept.momentum, kept.weight_decay) == (0.05, 0.9, 5e-4)
+
+    Path("adam.yaml").write_text("model: {init_args: {optimizer: {class_path: Adam}}}")
+    assert optimizer(["--config", "adam.yaml"]).init_args.lr == 1e-3
+
+    config = parse(["fit", "--config", "cifar", "--model", "MLP"]).config.fit
+    assert config.model.init_args.lr_scheduler is None
+    assert config.model.init_args.optimizer.init_args.lr == 1e-3
+    config = parse(["fit", "--config", "cifar", "--model.lr_scheduler", "CosineAnnealingLR"]).config
+    assert config.fit.model.init_args.lr_scheduler.init_args.T_max is None
+    config = parse(["fit", "--config", "cifar", "--data", "SyntheticDataModule"]).config.fit
+    assert config.data.init_args.batch_size == 128
+    assert config.data.init_args.augment is None
+
+
+def test_later_wins_and_presets_change_only_what_they_name() -> None:
+    args = [
+        "fit",
+        "--config",
+        "cifar",
+        "--config",
+        "presets/bf16",
+        "--config",
+        "presets/laptop",
+        "--model.width",
+        "8",
+    ]
+    config = parse(args).config.fit
+    assert config.trainer.precision == "bf16-mixed"
+    assert config.model.init_args.width == 8
+    assert config.model.init_args.optimizer.init_args.lr == 0.2
+    assert config.data.init_args.augment.cutout == 12
+
+
+def test_configs_are_found_by_name_from_anywhere() -> None:
+    shipped = str(config_folder() / "cifar.yaml")
+    for name in ("cifar", "cifar.yaml", "configs/cifar.yaml"):
+        assert expand(["fit", "--config", name]) == ["fit", "--config", shipped]
+        assert expand(["fit", f"--config={name}"]) == ["fit", "--config", shipped]
+    Path("cifar").write_text("own: 1")
+    assert expand(["fit", "-c", "cifar"]) == ["fit", "--config", "cifar"]
+    assert expand(["fit", "--model.width", "8"])[:3] == [
+        "fit",
+        "--config",
+        str(config_folder() / "synthetic.yaml"),
+    ]
+
+
+def test_fit_without_a_config_trains_on_synthetic_data(capsys: pytest.CaptureFixture[str]) -> None:
+    cli = main(["fit", *TINY, *QUIET, "--trainer.max_epochs", "1"])
+    assert isinstance(cli.datamodule, SyntheticDataModule)
+    assert isinstance(cli.model, ResNet18)
+    assert "python -m project test --run runs/synthetic/version_0" in capsys.readouterr().out
+
+
+def test_print_config_can_be_read_back(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["fit", "--config", "fashion_mnist", "--print_config"])
+    assert stop.value.code == 0
+    Path("printed.yaml").write_text(capsys.readouterr().out)
+    config = parse(["fit", "--config", "printed.yaml"]).config.fit
+    assert config.model.init_args.optimizer.init_args.lr == 2e-3
+    assert config.data.init_args.train_size == 5000
+
+
+def test_help_has_a_sentence_for_each_of_our_options(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind, own in (("model", "MLP"), ("model", "ResNet18"), ("data", "ImageFolderDataModule")):
+        with pytest.raises(SystemExit):
+            main(["fit", f"--{kind}.help", own])
+        text = capsys.readouterr().out
+        options = text.split(f"  --{kind}.")[1:]
+        assert len(options) >= 7
+        for option in options:
+            name, _, sentence = " ".join(option.split()).partition(" ")
+            assert len(sentence.split("(")[0].split()) >= 3, (
+                f"{own} says nothing of {name}: {sentence}"
+            )
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    text = capsys.readouterr().out
+    for option in ("--name", "--run", "--monitor", "--early_stopping", "--seed_everything"):
+        assert option in text
+
+
+BAD: dict[str, tuple[list[str], int, str]] = {
+    "no command": ([], 2, "name a command"),
+    "command": (["fitt"], 2, r"no command 'fitt' \(did you mean fit\?\)"),
+    "config": (["fit", "--config", "cifr"], 2, r"no config 'cifr' \(did you mean cifar\?\)"),
+    "no config": (["fit", "--config"], 2, "--config needs a value"),
+    "option": ([*FIT, "--trainer.max_epochss", "3"], 2, r"did you mean --trainer.max_epochs\?"),
+    "prefix": ([*FIT, "--trainer.max_epoc", "3"], 2, r"did you mean --trainer.max_epochs\?"),
+    "group": ([*FIT, "--modle", "MLP"], 2, r"unknown option --modle \(did you mean --model\?\)"),
+    "model option": ([*FIT, "--model.widht", "3"], 2, r"did you mean --model.width\?"),
+    "data option": (
+        [*FIT, "--data.augment.cutot", "3"],
+        2,
+        r"did you mean --data.augment.cutout\?",
+    ),
+    "optimizer option": ([*FIT, "--model.optimizer.lrr", "3"], 2, r"SGD .* --model.optimizer.lr\?"),
+    "stopping option": ([*FIT, "--early_stopping.patienc", "3"], 2, r"--early_stopping.patience\?"),
+    "model": ([*FIT, "--model", "ResNt18"], 2, r"no class 'ResNt18' .* mean ResNet18\?"),
+    "optimizer": ([*FIT, "--model.optimizer", "AdmW"], 2, r"no class 'AdmW' .* mean AdamW\?"),
+    "value": (
+        [*FIT, "--trainer.max_epochs", "x"],
+        2,
+        "--trainer.max_epochs: expected int, got 'x'",
+    ),
+    "choice": (
+        ["fit", "--model", "MLP", "--model.norm", "bat"],
+        2,
+        r"--model.norm: expected .*'batch', 'layer', 'none'.*, got 'bat'",
+    ),
+    "class before option": (
+        ["fit", "-c", "empty.yaml", "--data.root", "x", "--model", "MLP"],
+        2,
+        "name the class before its options",
+    ),
+    "schedule": (
+        [*FIT, "--model.lr_scheduler", "StepLR"],
+        2,
+        "--model.lr_scheduler.step_size is req",
+    ),
+    "yaml key": (["fit", "--config", "typo.yaml"], 2, r"--trainer.max_epoc \(did you mean"),
+    "yaml section": (
+        ["fit", "--config", "section.yaml"],
+        2,
+        r"--trainers \(did you mean --trainer",
+    ),
+    "yaml syntax": (["fit", "--config", "broken.yaml"], 2, "Problems parsing config"),
+    "monitor": (
+        [*FIT, "--monitor", "val/los"],
+        1,
+        r"no metric val/los \(did you mean val/loss\?\)",
+    ),
+    "ranks": ([*FIT, "--trainer.devices", "3"], 2, "--data.batch_size 16 .* multiple of 3"),
+    "sizes": (["fit", *TINY, "--data.train_size", "0"], 1, "train_size 0"),
+    "untrained": (["test", "--config", "synthetic"], 2, "test needs trained weights"),
+    "no run": (["test", "--run", "nowhere"], 1, "nowhere is no run folder"),
+    "no checkpoint": (
+        ["test", "-c", "synthetic", "--ckpt_path", "x"],
+        1,
+        "there is no checkpoint x",
+    ),
+    "text": (
+        ["test", "-c", "synthetic", "--ckpt_path", "text.ckpt"],
+        1,
+        "text.ckpt is damaged or no",
+    ),
+    "foreign": (["test", "-c", "synthetic", "--ckpt_path", "foreign.ckpt"], 1, "has no state_dict"),
+    "no images": (
+        ["fit", "--config", "image_folder", "--data.root", "nowhere"],
+        1,
+        "nowhere is no folder: set --data.root",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_one_sentence(
+    case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("empty.yaml").write_text("trainer: {max_epochs: 1}")
+    Path("typo.yaml").write_text("trainer:\n  max_epoc: 3\n")
+    Path("section.yaml").write_text("trainers: 3\n")
+    Path("broken.yaml").write_text("trainer: [\n  max_epochs: 3\n")
+    Path("text.ckpt").write_text("hello")
+    torch.save({"weights": torch.zeros(1)}, "foreign.ckpt")
+    before = sorted(Path().rglob("*"))
+    args, code, sentence = BAD[case]
+    assert run(monkeypatch, args) == code
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    (line,) = [line for line in error.splitlines() if line.startswith("error: ")]
+    assert len(line) < 500
+    import re
+
+    assert re.search(sentence, line), line
+    assert sorted(Path().rglob("*")) == before or case == "monitor", "nothing half-written is left"
+
+
+def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="no config"):
+        run(monkeypatch, ["fit", "--config", "nope", "--debug"])
+
+
+def test_checkpoint_of_another_model_is_named(finished: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"holds another model than ResNet18: .* \(4,\) in the file and \(8,\)"
+    ):
+        main(["test", "--run", str(finished), "--model.width", "8"])
+    with pytest.raises(ValueError, match="holds another model than MLP"):
+        main(["test", "--run", str(finished), "--model", "MLP"])
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(finished: Path) -> None:
+    class Payload:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (Path("pwned"),)
+
+    torch.save({"state_dict": {}, "x": Payload()}, "evil.ckpt")
+    with pytest.raises(ValueError, match="evil.ckpt is damaged or no checkpoint"):
+        main(["test", "--config", "synthetic", "--ckpt_path", "evil.ckpt"])
+    assert not Path("pwned").exists()
+
+
+def test_real_processes_exit_with_the_right_codes() -> None:
+    command = [sys.executable, "-m", "project"]
+    bad = subprocess.run([*command, "fit", "--config", "cifr"], capture_output=True, text=True)
+    assert bad.returncode == 2
+    assert bad.stderr.count("\n") == 1
+    good = subprocess.run([*command, *FIT, "--trainer.fast_dev_run", "true"], capture_output=True)
+    assert good.returncode == 0
+
+
+@pytest.mark.parametrize("name", ["synthetic", "fashion_mnist", "cifar", "image_folder"])
+def test_every_config_trains(name: str, request: pytest.FixtureRequest) -> None:
+    args = ["fit", "--config", name, "--config", "presets/debug", *QUIET]
+    if name == "fashion_mnist":
+        args += ["--data.root", str(request.getfixturevalue("fashion_mnist_root"))]
+    elif name == "image_folder":
+        args += ["--data.root", str(request.getfixturevalue("cifar_images")), "--model.width", "4"]
+    elif name == "cifar":  # on other images of the same size
+        args += ["--config", "presets/laptop", "--data", "SyntheticDataModule"]
+        args += ["--data.augment", '{"crop": 4, "flip": true, "cutout": 12}']
+    cli = main(args)
+    assert cli.trainer.global_step == 1
+    assert not Path("runs").exists()
+
+
+def test_every_config_says_what_to_expect() -> None:
+    for path in config_folder().rglob("*.yaml"):
+        assert path.read_text().startswith("# "), path
+        assert isinstance(yaml.safe_load(path.read_text()), dict)
+
+
+def test_notebook_in_three_lines(fashion_mnist_root: Path) -> None:
+    import lightning as L
+
+    off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    trainer = L.Trainer(max_epochs=1, limit_train_batches=2, **dict.fromkeys(off, False))  # type: ignore[arg-type]
+    trainer.fit(MLP(), FashionMNISTDataModule(fashion_mnist_root))
+    assert trainer.global_step == 2
+    assert isinstance(trainer.optimizers[0], AdamW)
+    assert not isinstance(trainer.optimizers[0], SGD)
