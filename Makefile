@@ -3,7 +3,7 @@ CONFIG ?= configs/synthetic.yaml
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: fit test lint clean
+.PHONY: fit test lint lock clean
 
 fit: .venv/installed
 	$(BIN)/python -m project fit --config $(CONFIG) $(ARGS)
@@ -16,10 +16,19 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The newest versions of everything, with hashes, for Python 3.11 on Linux x86_64.
+lock: .venv/installed
+	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --upgrade --generate-hashes \
+		--allow-unsafe --strip-extras --extra dev --extra notebooks \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options \
+		--output-file requirements.lock pyproject.toml
+
 clean:
 	rm -rf .venv
 
+# The marker comes last: a failed install leaves none, or an older one than pyproject.toml.
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
+	@echo "Installing into .venv: some minutes the first time"
 	$(BIN)/python -m pip install --quiet --editable ".[dev,notebooks]"
 	touch $@
