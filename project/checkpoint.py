@@ -1,11 +1,43 @@
-"""Checkpoints: read without running code, and refused in plain words."""
+"""Checkpoint files: whole or absent, and read without running code."""
 
+import os
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.plugins import TorchCheckpointIO
 from torch import nn
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside the place, flushes to disk and renames: at any instant there is a whole file.
+
+    Lightning writes to the temporary folder, and moves the file byte by byte where that is on
+    another disk.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
+    ) -> None:
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with partial.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except (OSError, RuntimeError) as error:  # torch hides an OSError behind a RuntimeError
+            cause = error.__context__ if isinstance(error.__context__, OSError) else error
+            raise OSError(f"can't save {path} ({cause}); the file before it is kept") from error
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
+        return load_checkpoint(Path(path))  # whatever was asked for: never runs code
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -17,13 +49,33 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"there is no checkpoint {path}")
     try:
+        # torch does not compare the checksums that it has written.
+        with zipfile.ZipFile(path) as archive:
+            if (bad := archive.testzip()) is not None:
+                raise zipfile.BadZipFile(f"wrong checksum of {bad}")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ValueError(f"{path} is damaged or no checkpoint ({reason})") from error
+    except (zipfile.BadZipFile, RuntimeError, EOFError, NotImplementedError) as error:
+        reason = f"{path} is damaged or no checkpoint ({error})".splitlines()[0]
+        raise ValueError(reason + _newest_whole(path)) from error
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{path} holds more than tensors and plain values, so that loading it could run code: "
+            "it was refused, and nothing in it was run"
+        ) from error
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise ValueError(f"{path} is no checkpoint of a run: it has no state_dict")
     return checkpoint
+
+
+def _newest_whole(damaged: Path) -> str:
+    others = [path for path in damaged.parent.glob("*.ckpt") if path != damaged]
+    for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True):
+        try:
+            epoch = load_checkpoint(path)["epoch"]
+        except ValueError:
+            continue
+        return f"; the newest whole one is {path}, of epoch {epoch}: --ckpt_path {path}"
+    return ""
 
 
 def check_fits(path: Path, checkpoint: dict[str, Any], model: nn.Module) -> None:
@@ -32,13 +84,37 @@ def check_fits(path: Path, checkpoint: dict[str, Any], model: nn.Module) -> None
     Raises:
         ValueError: If the checkpoint holds another model.
     """
-    saved = {name: tuple(tensor.shape) for name, tensor in checkpoint["state_dict"].items()}
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    differing = sorted(name for name in saved | wanted if saved.get(name) != wanted.get(name))
-    if differing:
+    if differing := _differing(checkpoint, model):
         name = differing[0]
+        saved, wanted = checkpoint["state_dict"].get(name), model.state_dict().get(name)
+        shapes = ["absent" if t is None else tuple(t.shape) for t in (saved, wanted)]
         raise ValueError(
             f"{path} holds another model than {type(model).__name__}: {len(differing)} tensors "
-            f"differ, such as {name}, {saved.get(name, 'absent')} in the file and "
-            f"{wanted.get(name, 'absent')} in the model. Use the config of its run: --run FOLDER"
+            f"differ, such as {name}, {shapes[0]} in the file and {shapes[1]} in the model. Use "
+            "the config of its run: --run FOLDER"
         )
+
+
+def init_from(path: Path, model: nn.Module) -> str:
+    """Take the weights of a checkpoint and nothing else, to train them further as a new run.
+
+    Returns:
+        A sentence that says what was taken: all tensors of the same name and shape.
+
+    Raises:
+        ValueError: If none has the same name and shape.
+    """
+    checkpoint = load_checkpoint(path)
+    fresh = _differing(checkpoint, model)
+    taken = {k: v for k, v in checkpoint["state_dict"].items() if k not in fresh}
+    if not taken:
+        raise ValueError(f"{path} has no tensor in common with {type(model).__name__}")
+    model.load_state_dict(taken, strict=False)
+    rest = f"; initialised anew: {', '.join(fresh)}" if fresh else ""
+    return f"{len(taken)} tensors from {path}{rest}"
+
+
+def _differing(checkpoint: dict[str, Any], model: nn.Module) -> list[str]:
+    saved = {name: tensor.shape for name, tensor in checkpoint["state_dict"].items()}
+    wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    return sorted(name for name in saved | wanted if saved.get(name) != wanted.get(name))

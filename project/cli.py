@@ -13,20 +13,25 @@ import torch
 import yaml
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import (
-    Callback,
-    EarlyStopping,
-    LearningRateMonitor,
-    ModelCheckpoint,
-)
+from lightning.pytorch.callbacks import Callback, LearningRateMonitor
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from project import data, models  # noqa: F401  their classes can be given by name
-from project.callbacks import MonitorCheck, ProgressBar, RunRecord
-from project.checkpoint import check_fits, load_checkpoint
+from project.callbacks import (
+    BestCheckpoint,
+    EarlyStopping,
+    LastCheckpoint,
+    MonitorCheck,
+    ProgressBar,
+    RNGState,
+    RunRecord,
+)
+from project.checkpoint import AtomicCheckpointIO, check_fits, init_from, load_checkpoint
+from project.loggers import ContinuingCSVLogger
 from project.models.classifier import monitor_mode
 from project.parser import Parser, UsageError, expand
+from project.resume import check_same, find_unfinished
 from project.run import BEST, LAST, next_version, read_record, run_of, write_record
 
 # Advertising, and a deprecation between the versions of Lightning and torch.
@@ -34,8 +39,6 @@ logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
     lambda record: "Tip:" not in record.getMessage()
 )
 warnings.filterwarnings("ignore", message=".*LeafSpec.*")
-# Said of every new run, in whose folder the run record and TensorBoard's files are first.
-warnings.filterwarnings("ignore", message=".*Previous log files in this directory.*")
 
 
 class CLI(LightningCLI):
@@ -63,6 +66,9 @@ class CLI(LightningCLI):
         parser.add_argument("--name", type=str | None, help=text)
         text = "Run folder whose config and checkpoint are used, such as runs/cifar/version_0."
         parser.add_argument("--run", type=str | None, help=text)
+        text = "Checkpoint whose weights, and nothing else, a new run starts from."
+        parser.add_argument("--init_from", type=str | None, help=text)
+        parser.add_class_arguments(LastCheckpoint, "checkpoint", skip={"path"})
         text = "Metric of the best epoch, which early stopping and ReduceLROnPlateau follow too."
         parser.add_argument("--monitor", type=str, default="val/loss", help=text)
         text = "Stops when the monitored metric no longer improves; by default never."
@@ -82,13 +88,36 @@ class CLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
-        config.pop("run")
+        run = config.pop("run")
         if config.name is None:
             config.name = Path(str(config.config[0])).stem
-        if self.subcommand != "fit" and not config.ckpt_path:
+        if self.subcommand == "fit":
+            self._choose_run(config, Path(run) if run else None)
+        elif not config.ckpt_path:
             raise UsageError(
                 f"{self.subcommand} needs trained weights: --run FOLDER or --ckpt_path FILE"
             )
+        self.checkpoint = load_checkpoint(Path(config.ckpt_path)) if config.ckpt_path else None
+        if self.checkpoint and "config" in self.checkpoint and self.subcommand == "fit":
+            print(check_same(self.checkpoint["config"], self._plain_config()), end="")
+
+    def _choose_run(self, config: Namespace, run: Path | None) -> None:
+        """The folder to train in: that of the run to resume, or a new one."""
+        folder = Path(config.trainer.default_root_dir, config.name)
+        if config.ckpt_path == "last":
+            run = find_unfinished(folder)
+            config.ckpt_path = str(run / LAST) if run else None
+            print(f"Resuming {run}." if run else f"No run of {folder} to resume: starting one.")
+        elif config.ckpt_path and run is None:
+            run = run_of(Path(config.ckpt_path))
+        self.run_folder = run or folder / f"version_{next_version(folder)}"
+
+    def _plain_config(self) -> dict[str, Any]:
+        """The configuration in plain types, as in `config.yaml`."""
+        command = str(self.subcommand)
+        text = self._parser(command).dump(self.config[command], skip_unset=False)
+        config: dict[str, Any] = yaml.safe_load(text)
+        return config
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         trainer = self._get(self.config_init, "trainer")
@@ -96,50 +125,64 @@ class CLI(LightningCLI):
         if trainer.enable_progress_bar is not False:
             callbacks.append(ProgressBar())
         if self.subcommand == "fit":
-            callbacks += self._fit_callbacks(trainer, kwargs)
+            callbacks = [RNGState(), *callbacks, *self._fit_callbacks(trainer)]
+            kwargs["plugins"] = [*(trainer.plugins or []), AtomicCheckpointIO()]
+            if trainer.logger in (None, True):
+                kwargs["logger"] = self._loggers()
         else:
             kwargs |= {"logger": False, "enable_checkpointing": False}
         return super().instantiate_trainer(callbacks=callbacks, **kwargs)
 
-    def _fit_callbacks(self, trainer: Namespace, kwargs: dict[str, Any]) -> list[Callback]:
-        """The callbacks of a run, whose default loggers go into `kwargs`."""
+    def _loggers(self) -> list[Logger]:
+        step = self.checkpoint["global_step"] if self.checkpoint else 0
+        run = self.run_folder
+        place = (str(run.parent.parent), run.parent.name, run.name)
+        return [
+            TensorBoardLogger(*place, purge_step=step or None),
+            ContinuingCSVLogger(*place, first_step=step),
+        ]
+
+    def _fit_callbacks(self, trainer: Namespace) -> list[Callback]:
         config = self.config.fit
-        folder = Path(trainer.default_root_dir, config.name)
-        version = next_version(folder)
-        self.run_folder = run = folder / f"version_{version}"
         callbacks: list[Callback] = [MonitorCheck(config.monitor)]
         if stopping := self._get(self.config_init, "early_stopping"):
             callbacks.append(stopping)
-        if trainer.logger in (None, True):
-            place = (trainer.default_root_dir, config.name, version)
-            kwargs["logger"] = [TensorBoardLogger(*place), CSVLogger(*place)]
         if trainer.logger is not False:
             callbacks.append(LearningRateMonitor())
-        if not trainer.fast_dev_run:
-            text = self._parser("fit").dump(config, skip_unset=False)
-            callbacks.append(RunRecord(run, yaml.safe_load(text), self.command))
+        if trainer.fast_dev_run:
+            return callbacks
+        callbacks.append(RunRecord(self.run_folder, self._plain_config(), self.command))
         if trainer.enable_checkpointing is not False:
-            shared: dict[str, Any] = {"enable_version_counter": False, "dirpath": run / BEST.parent}
-            mode = monitor_mode(config.monitor)
-            callbacks += [
-                ModelCheckpoint(filename=BEST.stem, monitor=config.monitor, mode=mode, **shared),
-                # Apart from the best, since a monitored one saves as "last" its last improvement.
-                ModelCheckpoint(filename=LAST.stem, save_on_train_epoch_end=True, **shared),
-            ]
+            best = BestCheckpoint(
+                dirpath=self.run_folder / BEST.parent,
+                filename=BEST.stem,
+                monitor=config.monitor,
+                mode=monitor_mode(config.monitor),
+                enable_version_counter=False,
+            )
+            last = self._get(self.config_init, "checkpoint")
+            last.path = self.run_folder / LAST
+            callbacks += [best, last]  # in this order, so that the last knows the best
         return callbacks
 
     def after_instantiate_classes(self) -> None:
+        config = self.config[self.subcommand]
         batch_size, ranks = getattr(self.datamodule, "batch_size", 0), self.trainer.world_size
         if batch_size % ranks:  # said here once, and not by each of the processes
             raise UsageError(
-                f"--data.batch_size {batch_size} is over all processes: choose a multiple of {ranks}"
+                f"--data.batch_size {batch_size} is over all processes: use a multiple of {ranks}"
             )
-        if path := self.config[self.subcommand].ckpt_path:
-            checkpoint = load_checkpoint(Path(path))
-            check_fits(Path(path), checkpoint, self.model)
+        if self.checkpoint:
+            check_fits(Path(config.ckpt_path), self.checkpoint, self.model)
             if self.subcommand != "fit":  # which restores more than the weights
-                self.model.load_state_dict(checkpoint["state_dict"])
+                self.model.load_state_dict(self.checkpoint["state_dict"])
                 self.config_init[self.subcommand].ckpt_path = None
+        elif self.subcommand == "fit" and config.init_from:
+            print(f"Weights: {init_from(Path(config.init_from), self.model)}")
+        self.checkpoint = None  # free the memory
+
+    def fit(self, model: L.LightningModule, **kwargs: Any) -> None:
+        self.trainer.fit(model, **kwargs | {"weights_only": True})
 
     def after_fit(self) -> None:
         best = getattr(self.trainer.checkpoint_callback, "best_model_path", "")

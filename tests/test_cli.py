@@ -57,7 +57,7 @@ def test_run_folder_holds_what_the_design_promises(finished: Path) -> None:
     assert list(record) == keys.split()
     assert (record["name"], record["version"]) == ("synthetic", "version_0")
     assert (record["seed"], record["epochs"], record["stopped_by"]) == (0, 2, "max_epochs")
-    assert set(record["metrics"]) == {"train/loss", "train/acc", "val/loss", "val/acc"}
+    assert set(record["metrics"]) == {"val/loss", "val/acc"}
 
 
 def test_record_is_of_the_best_epoch_whose_weights_are_restored() -> None:
@@ -175,8 +175,8 @@ def test_the_monitor_is_named_once() -> None:
     cli = main([*FIT, *args, "--trainer.max_epochs", "1"])
     (stopping,) = [c for c in cli.trainer.callbacks if isinstance(c, EarlyStopping)]
     assert (stopping.monitor, stopping.mode, stopping.patience) == ("val/acc", "max", 3)
-    monitors = {c.monitor: c.mode for c in cli.trainer.callbacks if isinstance(c, ModelCheckpoint)}
-    assert monitors == {"val/acc": "max", None: "min"}
+    (best,) = [c for c in cli.trainer.callbacks if isinstance(c, ModelCheckpoint)]
+    assert (best.monitor, best.mode) == ("val/acc", "max")
     assert cli.model.monitor == "val/acc"
 
 
@@ -399,7 +399,7 @@ def test_a_checkpoint_that_would_run_code_is_refused(finished: Path) -> None:
             return Path.touch, (Path("pwned"),)
 
     torch.save({"state_dict": {}, "x": Payload()}, "evil.ckpt")
-    with pytest.raises(ValueError, match="evil.ckpt is damaged or no checkpoint"):
+    with pytest.raises(ValueError, match="evil.ckpt holds more than tensors .* nothing in it was run"):
         main(["test", "--config", "synthetic", "--ckpt_path", "evil.ckpt"])
     assert not Path("pwned").exists()
 

@@ -13,7 +13,16 @@ import torch
 import yaml
 from lightning.pytorch.callbacks import Callback
 
-from project.run import CONFIG, RECORD, config_sha256, git_state, package_versions, write_record
+from project.callbacks.checkpoints import Interrupted
+from project.run import (
+    CONFIG,
+    RECORD,
+    config_sha256,
+    git_state,
+    package_versions,
+    read_record,
+    write_record,
+)
 
 
 class RunRecord(Callback):
@@ -31,10 +40,12 @@ class RunRecord(Callback):
     def __init__(self, run: Path, config: dict[str, Any], command: list[str]) -> None:
         self.run, self.config, self.command = run, config, command
         self.record: dict[str, Any] = {}
-        self.start = 0.0
+        self.start = self.seconds = 0.0
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.start = time.monotonic()
+        if (self.run / RECORD).is_file():  # resumed
+            self.seconds = read_record(self.run)["seconds"] or 0.0
         self.record = {
             "name": self.config["name"],
             "version": self.run.name,
@@ -47,7 +58,7 @@ class RunRecord(Callback):
             "device": _device_name(trainer.strategy.root_device),
             "precision": str(trainer.precision),
             "world_size": trainer.world_size,
-            "seconds": None,
+            "seconds": self.seconds,
             "epochs": None,
             "best_epoch": None,
             "stopped_by": None,
@@ -55,7 +66,7 @@ class RunRecord(Callback):
         }
         if trainer.is_global_zero:
             self.run.mkdir(parents=True, exist_ok=True)
-            (self.run / CONFIG).write_text(yaml.safe_dump(self.config, sort_keys=False))
+            self._write_config()
         self._write(trainer)
 
     def on_save_checkpoint(
@@ -63,7 +74,7 @@ class RunRecord(Callback):
     ) -> None:
         checkpoint["config"] = self.config
         metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
-        checkpoint["metrics"] = {k: v for k, v in metrics.items() if k.endswith(("/loss", "/acc"))}
+        checkpoint["metrics"] = {k: v for k, v in metrics.items() if k.startswith("val/")}
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._finish(trainer, _reason(trainer))
@@ -72,7 +83,13 @@ class RunRecord(Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
         if self.record:
-            self._finish(trainer, type(exception).__name__)
+            if not isinstance(exception, Interrupted):
+                self._finish(trainer, type(exception).__name__)
+                return
+            self._finish(trainer, exception.name)
+            if trainer.is_global_zero:
+                resume = f"python -m project fit --run {self.run}"
+                print(f"Saved after step {trainer.global_step}. To continue: {resume}")
         elif trainer.is_global_zero and not (self.run / RECORD).exists():
             # It failed before it began: leave no folder with nothing but an empty event file.
             shutil.rmtree(self.run, ignore_errors=True)
@@ -81,7 +98,7 @@ class RunRecord(Callback):
                 self.run.parent.parent.rmdir()
 
     def _finish(self, trainer: L.Trainer, stopped_by: str) -> None:
-        self.record["seconds"] = round(time.monotonic() - self.start, 3)
+        self.record["seconds"] = round(self.seconds + time.monotonic() - self.start, 3)
         self.record["epochs"] = trainer.current_epoch
         self.record["stopped_by"] = stopped_by
         best = getattr(trainer.checkpoint_callback, "best_model_path", "")
@@ -90,6 +107,12 @@ class RunRecord(Callback):
             self.record["best_epoch"] = checkpoint["epoch"]
             self.record["metrics"] = checkpoint["metrics"]
         self._write(trainer)
+
+    def _write_config(self) -> None:
+        """Keep the config of the first start; those of resumes stand beside it."""
+        resumes = len(list(self.run.glob("config*.yaml")))
+        name = f"config.resume_{resumes}.yaml" if resumes else CONFIG
+        (self.run / name).write_text(yaml.safe_dump(self.config, sort_keys=False))
 
     def _write(self, trainer: L.Trainer) -> None:
         if trainer.is_global_zero:

@@ -4,7 +4,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -176,16 +176,23 @@ class ImageDataModule(L.LightningDataModule, ABC):
     def predict_dataloader(self) -> TensorLoader:
         return self.test_dataloader()
 
-    def state_dict(self) -> dict[str, int]:
-        """The position in the training stream.
+    def state_dict(self) -> dict[str, Any]:
+        """The position in the training stream, and which data it is.
 
         It is kept here and not by the loader alone, since this is the one state that Lightning
         restores before any loader exists and at every kind of checkpoint.
         """
-        return self._train_loader.state_dict() if self._train_loader else {}
+        if self._train_loader is None:
+            return {}
+        return {"position": self._train_loader.state_dict(), "sha256": self.sha256}
 
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        self._position = state_dict
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if state_dict["sha256"] != self.sha256:
+            raise ValueError(
+                f"{type(self).__name__} holds other training or validation examples than those of "
+                "the checkpoint: restore them, or start a new run with --init_from"
+            )
+        self._position = state_dict["position"]
 
 
 def _count(size: int | float, total: int) -> int:

@@ -106,6 +106,8 @@ class TensorLoader:
     def __iter__(self) -> Iterator[Batch]:
         # A generator on purpose: nothing runs before the first batch is asked for, since Lightning
         # calls iter() before set_epoch(), and twice before the first epoch.
+        if self._first >= len(self):
+            self.set_epoch(self.epoch + 1)
         first, self._first = self._first, 0
         order = self.indices
         if self.shuffle:
@@ -168,6 +170,4 @@ class TensorLoader:
                     f"can't continue the data stream: {key} was {state[key]}, now it is {own[key]}"
                 )
         self.epoch, self.batch = state["epoch"], state["batch"]
-        if self.batch >= len(self):
-            self.epoch, self.batch = self.epoch + 1, 0
         self._first = self.batch

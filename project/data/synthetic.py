@@ -33,7 +33,9 @@ def stripes(size: int, image_size: int, seed: int) -> tuple[Tensor, Tensor]:
 class SyntheticDataModule(ImageDataModule):
     """Noisy stripes, made on the spot: 10 classes of 5 directions and 2 widths.
 
-    The stripes' phase and colour are random, so a class has no mean image: FIGURES
+    The stripes' phase and colour are random, so a class has no mean image: softmax regression at
+    its best weight decay gets 26 % of the validation images right (24 to 28), ResNet18 with
+    `configs/synthetic.yaml` 97 % (96 to 98), over seeds and split seeds 0, 1, 2.
 
     Args:
         train_size: Number of training examples.

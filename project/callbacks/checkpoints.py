@@ -1,0 +1,129 @@
+"""The two checkpoints of a run: `best.ckpt` by the monitor, `last.ckpt` to resume from."""
+
+import os
+import signal
+import threading
+import time
+import warnings
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning as L
+from lightning.pytorch import callbacks
+
+from project.run import LAST
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Interrupted(SystemExit):
+    """A signal has stopped the run after its state was saved."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(128 + signum)
+        self.name = signal.Signals(signum).name
+
+
+class BestCheckpoint(callbacks.ModelCheckpoint):
+    """ModelCheckpoint that goes on in a folder of before, also where that was moved."""
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Checkpoint directory .* is not empty")
+            super().setup(trainer, pl_module, stage)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        def here(path: str) -> str:
+            return str(Path(str(self.dirpath), Path(path).name)) if path else ""
+
+        moved = {k: here(v) for k, v in state_dict.items() if k.endswith("_path")}
+        models = {here(path): score for path, score in state_dict["best_k_models"].items()}
+        place = {"dirpath": self.dirpath, "best_k_models": models}
+        super().load_state_dict(state_dict | moved | place)
+
+
+class EarlyStopping(callbacks.EarlyStopping):
+    """Lightning's, but the command line says how patient to be, not the checkpoint."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict | {"patience": self.patience})
+
+
+class LastCheckpoint(callbacks.Checkpoint):
+    """Saves the newest complete state: after each epoch, at intervals, and at SIGTERM and Ctrl-C.
+
+    Args:
+        path: Of the file, which is replaced at each save.
+        every_n_steps: Optimiser steps between two saves within an epoch; 0 for none.
+        every_n_minutes: Minutes between two saves within an epoch; 0 for none.
+    """
+
+    def __init__(
+        self, path: Path = LAST, every_n_steps: int = 0, every_n_minutes: float = 0.0
+    ) -> None:
+        self.path = path
+        self.every_n_steps, self.every_n_minutes = every_n_steps, every_n_minutes
+        self._signum = 0
+        self._step, self._time = 0, 0.0  # of the newest save
+        self._handlers: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._step, self._time = trainer.global_step, time.monotonic()
+        # After Lightning's own handlers, which exit with 0, or save in the middle of a step.
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = {number: signal.signal(number, self._handle) for number in SIGNALS}
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        while self._handlers:
+            signal.signal(*self._handlers.popitem())
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self._signum and signum == signal.SIGINT:
+            os._exit(128 + signum)
+        self._signum = signum
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if self._is_due(trainer) and self._is_exact(trainer):
+            self._save(trainer)
+
+    def on_validation_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+        if not trainer.sanity_checking and self._agree(trainer, self._signum > 0):
+            # As if validation stood in its first batch: a resumed run then repeats all of it.
+            progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
+            progress.reset()
+            progress.increment_ready()
+            progress.increment_started()
+            self._save(trainer)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._save(trainer)
+
+    def _is_due(self, trainer: L.Trainer) -> bool:
+        minutes = (time.monotonic() - self._time) / 60
+        due = self._signum > 0 or 0 < self.every_n_minutes <= minutes
+        if 0 < self.every_n_steps <= trainer.global_step - self._step:
+            return True  # on all ranks alike
+        return self._agree(trainer, due)
+
+    @staticmethod
+    def _agree(trainer: L.Trainer, due: bool) -> bool:
+        return trainer.strategy.reduce_boolean_decision(due, all=False)
+
+    @staticmethod
+    def _is_exact(trainer: L.Trainer) -> bool:
+        """Whether Lightning can go on from here: not with gradients half accumulated, and not where
+        validation comes next, which a resumed run would leave out."""
+        loop = trainer.fit_loop.epoch_loop
+        fetcher = trainer.fit_loop._data_fetcher
+        assert fetcher is not None
+        followed = loop.batch_progress.is_last_batch or loop._should_check_val_fx(fetcher)
+        return not (followed or loop._should_accumulate())
+
+    def _save(self, trainer: L.Trainer) -> None:
+        for logger in trainer.loggers:
+            logger.save()  # so that no row before the checkpoint can be lost
+        trainer.save_checkpoint(self.path)
+        self._step, self._time = trainer.global_step, time.monotonic()
+        if self._signum:
+            raise Interrupted(self._signum)

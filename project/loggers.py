@@ -1,0 +1,51 @@
+"""A metrics file that a resumed run goes on with."""
+
+import csv
+from pathlib import Path
+
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+
+
+class _ContinuingWriter(ExperimentWriter):
+    def __init__(self, log_dir: str, first_step: int) -> None:
+        self.first_step = first_step
+        super().__init__(log_dir)
+
+    def _check_log_dir_exists(self) -> None:
+        """Where Lightning deletes the file of before, drop what the resumed run writes again."""
+        path = Path(self.metrics_file_path)
+        if not path.is_file():
+            return
+        lines = path.read_text().splitlines(keepends=True)
+        rows = csv.DictReader(
+            line for line in lines if line.endswith("\n")
+        )  # not one cut by a kill
+        kept = [row for row in rows if int(row["step"]) < self.first_step]
+        self.metrics_keys = list(rows.fieldnames or [])
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, self.metrics_keys)
+            writer.writeheader()
+            writer.writerows(kept)
+
+
+class ContinuingCSVLogger(CSVLogger):
+    """CSVLogger whose `metrics.csv` has each row once, also after the run was resumed.
+
+    Args:
+        save_dir: Folder of all runs.
+        name: Of the run.
+        version: Of the run.
+        first_step: Optimiser step at which the run is resumed.
+    """
+
+    def __init__(self, save_dir: str, name: str, version: str, first_step: int) -> None:
+        super().__init__(save_dir, name, version)
+        self.first_step = first_step
+
+    @property
+    def experiment(self) -> ExperimentWriter:
+        if self._experiment is None and getattr(rank_zero_only, "rank", 0) == 0:
+            self._experiment = _ContinuingWriter(self.log_dir, self.first_step)
+        return super().experiment

@@ -1,0 +1,237 @@
+"""What all image data modules share: split, normalisation, loaders, position, missing data."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.error import URLError
+
+import pytest
+import torch
+from torch import Tensor
+
+from project.data import (
+    Augment,
+    CIFAR10DataModule,
+    FashionMNISTDataModule,
+    ImageDataModule,
+    TensorLoader,
+)
+from project.data.datamodule import Split, missing
+from project.data.loader import generator
+
+EXTREME = Augment(resized_crop=0.1, rotation=180, crop=4, flip=True, color_jitter=0.9, cutout=16)
+
+
+class Noise(ImageDataModule):
+    """200 training and 30 test images of noise, darker in the first channel."""
+
+    in_channels, image_size = 2, 12
+    class_names = ["a", "b", "c"]
+
+    def load(self, split: Split) -> tuple[Tensor, Tensor] | None:
+        if split == "val":
+            return None
+        size = {"train": 200, "test": 30}[split]
+        images = torch.randint(256, (size, 2, 12, 12), generator=generator(size))
+        images[:, 0] //= 2
+        return images.to(torch.uint8), torch.arange(size) % 3
+
+
+def make(**kwargs: Any) -> Noise:
+    data = Noise(**{"batch_size": 16, "val_size": 40, **kwargs})
+    data.setup("fit")
+    data.setup("test")
+    return data
+
+
+def labels_of(loader: TensorLoader | list[TensorLoader]) -> Tensor:
+    assert isinstance(loader, TensorLoader)
+    return torch.cat([labels for _, labels in loader])
+
+
+def images_of(loader: TensorLoader | list[TensorLoader]) -> Tensor:
+    assert isinstance(loader, TensorLoader)
+    return torch.cat([images for images, _ in loader])
+
+
+def test_split_depends_on_split_seed_alone() -> None:
+    base = make()
+    same = make(seed=5, augment=EXTREME, batch_size=32)
+    for split in ("train", "val"):
+        assert torch.equal(same.sets[split][2], base.sets[split][2])
+    assert not torch.equal(labels_of(same.train_dataloader()), labels_of(base.train_dataloader()))
+    other = make(split_seed=1)
+    assert set(other.sets["val"][2].tolist()) != set(base.sets["val"][2].tolist())
+
+
+def test_split_leaves_global_rng_alone() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    make().train_dataloader()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "train", "val"),
+    [
+        ({"val_size": 40}, 160, 40),
+        ({"val_size": 0.25}, 150, 50),
+        ({"train_size": 50, "val_size": 40}, 50, 40),
+        ({"train_size": 100, "val_size": 100}, 100, 100),
+    ],
+)
+def test_sizes_of_the_parts(sizes: dict[str, Any], train: int, val: int) -> None:
+    data = make(**sizes)
+    parts = [data.sets[split][2].tolist() for split in ("train", "val")]
+    assert [len(part) for part in parts] == [train, val]
+    assert len(set(parts[0] + parts[1])) == train + val
+
+
+def test_no_validation_examples() -> None:
+    data = make(val_size=0)
+    assert data.val_dataloader() == []
+    assert len(data.sets["train"][2]) == 200
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"train_size": 180}, r"train_size 180 \+ val_size 40 does not fit the 200 images"),
+        ({"val_size": 200}, r"train_size 0 \+ val_size 200 does not fit the 200 images"),
+        ({"train_size": 0}, r"train_size 0 \+ val_size 40 does not fit"),
+    ],
+)
+def test_sizes_that_do_not_fit(sizes: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**sizes)
+
+
+def test_augmentation_is_for_training_only() -> None:
+    plain, augmented = make(), make(augment=EXTREME)
+    for name in ("val_dataloader", "test_dataloader", "predict_dataloader"):
+        got, expected = (getattr(data, name)() for data in (augmented, plain))
+        assert torch.equal(images_of(got), images_of(expected))
+    got, expected = augmented.train_dataloader(), plain.train_dataloader()
+    assert torch.equal(labels_of(got), labels_of(expected))
+    assert not torch.equal(images_of(got), images_of(expected))
+
+
+def test_validation_is_whole_in_a_fixed_order() -> None:
+    data = make(batch_size=6, drop_last=True)  # evaluation batches of 24, and 16 left
+    loader = data.val_dataloader()
+    _, labels, indices = data.sets["val"]
+    assert isinstance(loader, TensorLoader)
+    assert [len(batch) for _, batch in loader] == [24, 16]
+    assert torch.equal(labels_of(loader), labels[indices])
+    assert len(data.train_dataloader()) == 26  # 160 = 26 · 6 + 4
+
+
+def test_statistics_are_of_the_training_examples() -> None:
+    data = make(train_size=30)
+    images, _, indices = data.sets["train"]
+    assert isinstance(images, Tensor)
+    pixels = images[indices].double() / 255
+    mean, std = data.statistics
+    assert mean == pytest.approx(pixels.mean((0, 2, 3)).tolist(), abs=1e-6)
+    assert std == pytest.approx(pixels.std((0, 2, 3), correction=0).tolist(), abs=1e-6)
+
+
+def test_one_grey_level_does_not_divide_by_zero() -> None:
+    data = make()
+    data.sets["train"][0].fill_(51)  # type: ignore[union-attr]
+    images = images_of(data.train_dataloader())
+    torch.testing.assert_close(images, torch.zeros_like(images), atol=1e-4, rtol=0)
+
+
+def test_position_is_that_of_the_training_stream() -> None:
+    data = make(augment=EXTREME)
+    assert data.state_dict() == {}
+    loader = data.train_dataloader()
+    loader.set_epoch(2)
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    list(data.val_dataloader())  # does not move it
+    state = data.state_dict()
+    position = {"seed": 0, "batch_size": 16, "examples": 160, "epoch": 2, "batch": 3}
+    assert state == {"position": position, "sha256": data.sha256}
+
+    resumed = make(augment=EXTREME)
+    resumed.load_state_dict(state)
+    loader = resumed.train_dataloader()
+    loader.set_epoch(2)
+    for got, expected in zip(loader, batches, strict=True):
+        assert torch.equal(got[0], expected[0])
+        assert torch.equal(got[1], expected[1])
+    assert resumed.train_dataloader().state_dict()["batch"] == 0  # a second one starts anew
+
+
+def test_position_in_other_data_is_refused() -> None:
+    data = make()
+    data.train_dataloader()
+    with pytest.raises(ValueError, match="Noise holds other training or validation examples"):
+        make(split_seed=1).load_state_dict(data.state_dict())
+
+
+def test_position_of_another_stream_is_refused_by_the_data_module() -> None:
+    data = make()
+    data.train_dataloader()
+    other = make(seed=1)
+    other.load_state_dict(data.state_dict())
+    with pytest.raises(ValueError, match="seed was 0, now it is 1"):
+        other.train_dataloader()
+
+
+def test_loaders_know_their_rank() -> None:
+    data = make()
+    data.trainer = SimpleNamespace(global_rank=1, world_size=2)  # type: ignore[assignment]
+    for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader()):
+        assert isinstance(loader, TensorLoader)
+        assert (loader.rank, loader.world_size) == (1, 2)
+
+
+def test_sha256_is_of_the_examples_in_their_order() -> None:
+    base = make().sha256
+    assert make(seed=3, batch_size=8).sha256 == base
+    others = [make(split_seed=1), make(val_size=41)]
+    others.append(make())
+    others[-1].sets["train"][0][0, 0, 0, 0] ^= 1  # type: ignore[index]
+    assert len({base, *(other.sha256 for other in others)}) == 4
+
+
+def no_network(*args: Any, **kwargs: Any) -> None:
+    raise URLError("Temporary failure in name resolution")
+
+
+@pytest.mark.parametrize(
+    ("module", "data_module", "wanted"),
+    [
+        ("mnist", FashionMNISTDataModule, r"train-images-idx3-ubyte\[\.gz\] .*t10k-labels"),
+        ("cifar", CIFAR10DataModule, r"cifar-10-batches-py .* cifar-10-binary\.tar\.gz"),
+    ],
+)
+def test_missing_data_without_network(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+    data_module: Callable[[Path], ImageDataModule],
+    wanted: str,
+) -> None:
+    monkeypatch.setattr(f"torchvision.datasets.{module}.download_and_extract_archive", no_network)
+    root = tmp_path / "nothing here"
+    with pytest.raises(ValueError, match="under") as error:
+        data_module(root).prepare_data()
+    message = str(error.value)
+    assert "\n" not in message
+    assert f"under {root}: looked for" in message
+    pattern = rf"looked for {wanted}.*, and the download failed \(.+\)\. Put a copy there, "
+    assert error.match(pattern)
+    assert message.endswith(
+        "name its folder with --data.root, or try the project without data: --config synthetic"
+    )
+    assert isinstance(error.value.__cause__, Exception)
+
+
+def test_missing_data_where_the_cause_says_nothing() -> None:
+    assert "(TimeoutError())" in str(missing("images", Path(), "them", TimeoutError()))
