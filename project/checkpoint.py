@@ -23,6 +23,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     ) -> None:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
+        for left in path.parent.glob(".*.ckpt.*"):  # by a save that was killed
+            left.unlink(missing_ok=True)
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             with partial.open("wb") as file:

@@ -13,9 +13,10 @@ import torch
 import yaml
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback, LearningRateMonitor
+from lightning.pytorch.callbacks import Callback, LearningRateMonitor, RichProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_info
 
 from project import data, models  # noqa: F401  their classes can be given by name
 from project.callbacks import (
@@ -30,7 +31,7 @@ from project.callbacks import (
 from project.checkpoint import AtomicCheckpointIO, check_fits, init_from, load_checkpoint
 from project.loggers import ContinuingCSVLogger
 from project.models.classifier import monitor_mode
-from project.parser import Parser, UsageError, expand
+from project.parser import COMMANDS, Parser, UsageError, expand
 from project.resume import check_same, find_unfinished
 from project.run import BEST, LAST, next_version, read_record, run_of, write_record
 
@@ -39,6 +40,11 @@ logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
     lambda record: "Tip:" not in record.getMessage()
 )
 warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+
+
+DESCRIPTION = """Trains and tests image classifiers. `<command> --help` lists the options of a
+command, `fit --model.help ResNet18` and `fit --data.help CIFAR10DataModule` those of a class. An
+error is one sentence; add --debug for where it came from."""
 
 
 class CLI(LightningCLI):
@@ -51,15 +57,29 @@ class CLI(LightningCLI):
             L.LightningDataModule,
             subclass_mode_model=True,
             subclass_mode_data=True,
-            trainer_defaults={"default_root_dir": "runs"},
+            trainer_defaults={"default_root_dir": "runs", "devices": 1},
             seed_everything_default=0,
             parser_class=Parser,
-            parser_kwargs={"exit_on_error": False, "allow_abbrev": False},
+            parser_kwargs={
+                "prog": "python -m project",
+                "description": DESCRIPTION,
+                "exit_on_error": False,
+                "allow_abbrev": False,
+                **{
+                    name: {"usage": f"python -m project {name} [--config FILE] [--OPTION VALUE …]"}
+                    for name in COMMANDS
+                },
+            },
             args=args,
             save_config_callback=None,  # RunRecord does it
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
         )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        # Without the switch that would let a checkpoint run code when it is loaded.
+        return {k: v | {"weights_only"} for k, v in LightningCLI.subcommands().items()}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         text = "Folder of the run under --trainer.default_root_dir; by default the config's name."
@@ -90,7 +110,7 @@ class CLI(LightningCLI):
         config = self.config[self.subcommand]
         run = config.pop("run")
         if config.name is None:
-            config.name = Path(str(config.config[0])).stem
+            config.name = Path(str(config.config[0])).stem if config.config else "run"
         if self.subcommand == "fit":
             self._choose_run(config, Path(run) if run else None)
         elif not config.ckpt_path:
@@ -99,7 +119,7 @@ class CLI(LightningCLI):
             )
         self.checkpoint = load_checkpoint(Path(config.ckpt_path)) if config.ckpt_path else None
         if self.checkpoint and "config" in self.checkpoint and self.subcommand == "fit":
-            print(check_same(self.checkpoint["config"], self._plain_config()), end="")
+            rank_zero_info(check_same(self.checkpoint["config"], self._plain_config()))
 
     def _choose_run(self, config: Namespace, run: Path | None) -> None:
         """The folder to train in: that of the run to resume, or a new one."""
@@ -107,9 +127,10 @@ class CLI(LightningCLI):
         if config.ckpt_path == "last":
             run = find_unfinished(folder)
             config.ckpt_path = str(run / LAST) if run else None
-            print(f"Resuming {run}." if run else f"No run of {folder} to resume: starting one.")
-        elif config.ckpt_path and run is None:
-            run = run_of(Path(config.ckpt_path))
+            found = f"Resuming {run}." if run else f"No run in {folder} to resume: starting one."
+            rank_zero_info(found)
+        elif config.ckpt_path and run is None and Path(config.ckpt_path).name == LAST.name:
+            run = run_of(Path(config.ckpt_path))  # others start a new run
         self.run_folder = run or folder / f"version_{next_version(folder)}"
 
     def _plain_config(self) -> dict[str, Any]:
@@ -122,15 +143,20 @@ class CLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         trainer = self._get(self.config_init, "trainer")
         callbacks: list[Callback] = list(trainer.callbacks or [])
-        if trainer.enable_progress_bar is not False:
+        own_bar = any(isinstance(callback, RichProgressBar) for callback in callbacks)
+        if trainer.enable_progress_bar is not False and not own_bar:
             callbacks.append(ProgressBar())
         if self.subcommand == "fit":
             callbacks = [RNGState(), *callbacks, *self._fit_callbacks(trainer)]
-            kwargs["plugins"] = [*(trainer.plugins or []), AtomicCheckpointIO()]
+            plugins = trainer.plugins or []
+            plugins = plugins if isinstance(plugins, list) else [plugins]
+            kwargs["plugins"] = [*plugins, AtomicCheckpointIO()]
             if trainer.logger in (None, True):
                 kwargs["logger"] = self._loggers()
         else:
             kwargs |= {"logger": False, "enable_checkpointing": False}
+        if self.subcommand == "predict":  # one process writes one file
+            kwargs |= {"devices": 1, "num_nodes": 1, "strategy": "auto"}
         return super().instantiate_trainer(callbacks=callbacks, **kwargs)
 
     def _loggers(self) -> list[Logger]:
@@ -178,7 +204,7 @@ class CLI(LightningCLI):
                 self.model.load_state_dict(self.checkpoint["state_dict"])
                 self.config_init[self.subcommand].ckpt_path = None
         elif self.subcommand == "fit" and config.init_from:
-            print(f"Weights: {init_from(Path(config.init_from), self.model)}")
+            rank_zero_info(init_from(Path(config.init_from), self.model))
         self.checkpoint = None  # free the memory
 
     def fit(self, model: L.LightningModule, **kwargs: Any) -> None:
@@ -209,14 +235,9 @@ class CLI(LightningCLI):
         with (folder / "predictions.csv").open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["index", "label", "prediction", "probability"])
-            rows = zip(
-                indices.tolist(),
-                labels[indices].tolist(),
-                classes.tolist(),
-                best.tolist(),
-                strict=True,
-            )
-            writer.writerows((i, names[label], names[k], f"{p:.4f}") for i, label, k, p in rows)
+            columns = (indices, labels[indices], classes, best)
+            for i, label, k, p in zip(*(column.tolist() for column in columns), strict=True):
+                writer.writerow([i, names[label], names[k], f"{p:.4f}"])
         print(f"{len(classes)} predictions: {folder / 'predictions.csv'}")
 
 

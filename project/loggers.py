@@ -19,15 +19,25 @@ class _ContinuingWriter(ExperimentWriter):
         if not path.is_file():
             return
         lines = path.read_text().splitlines(keepends=True)
-        rows = csv.DictReader(
-            line for line in lines if line.endswith("\n")
-        )  # not one cut by a kill
+        rows = csv.DictReader(line for line in lines if line.endswith("\n"))  # not cut by a kill
         kept = [row for row in rows if int(row["step"]) < self.first_step]
         self.metrics_keys = list(rows.fieldnames or [])
-        with path.open("w", newline="") as file:
+        self._replace(path, kept)
+
+    def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
+        path = Path(self.metrics_file_path)
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        self._replace(path, rows)
+
+    def _replace(self, path: Path, rows: list[dict[str, str]]) -> None:
+        """Rewrite the file so that a kill leaves the old one or the new one."""
+        partial = path.with_name(f".{path.name}")
+        with partial.open("w", newline="") as file:
             writer = csv.DictWriter(file, self.metrics_keys)
             writer.writeheader()
-            writer.writerows(kept)
+            writer.writerows(rows)
+        partial.replace(path)
 
 
 class ContinuingCSVLogger(CSVLogger):

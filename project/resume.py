@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from project.run import LAST, read_record
+from project.run import LAST, next_version, read_record
 
 FINISHED = ("max_epochs", "max_steps", "early_stopping")
 # Settings that do not change what a step computes, or only how long a run goes on.
@@ -20,8 +20,8 @@ AS_LONG_AS_THE_RUN = {"OneCycleLR": "total_steps", "CosineAnnealingLR": "T_max"}
 
 def find_unfinished(folder: Path) -> Path | None:
     """The newest run in `runs/<name>` that was interrupted and can be resumed."""
-    runs = [path.parent for path in folder.glob("version_*/run.json")]
-    for run in sorted(runs, key=lambda run: int(run.name.removeprefix("version_")), reverse=True):
+    for version in reversed(range(next_version(folder))):
+        run = folder / f"version_{version}"
         if (run / LAST).is_file() and read_record(run)["stopped_by"] not in FINISHED:
             return run
     return None
@@ -31,7 +31,7 @@ def check_same(saved: dict[str, Any], now: dict[str, Any]) -> str:
     """Compare the configuration of a checkpoint with the one that is to go on from it.
 
     Returns:
-        A sentence on what will not be exact, or nothing.
+        A sentence on what will not be exact.
 
     Raises:
         ValueError: If the run could not go on as it was.
@@ -51,7 +51,7 @@ def check_same(saved: dict[str, Any], now: dict[str, Any]) -> str:
         )
     devices = [text for key, text in changed.items() if key.startswith(DEVICES)]
     if not devices:
-        return ""
+        return "The run goes on exactly."
     return f"{'; '.join(devices)}: the data order stays; dropout and rounding can differ"
 
 

@@ -201,7 +201,7 @@ def _count(size: int | float, total: int) -> int:
 
 def missing(what: str, root: Path, wanted: str, cause: Exception) -> ValueError:
     """The error for data that are neither on disk nor to be had from the network."""
-    reason = (str(cause) or repr(cause)).splitlines()[0]
+    reason = " ".join((str(cause) or repr(cause)).split())
     return ValueError(
         f"no {what} under {root.resolve()}: looked for {wanted}, and the download failed "
         f"({reason}). Put a copy there, name its folder with --data.root, or try the project "

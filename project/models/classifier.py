@@ -1,6 +1,7 @@
 """What all classifiers share: loss, metrics, steps, optimiser and schedule."""
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeAlias
@@ -30,8 +31,8 @@ PER_STEP = (OneCycleLR, CyclicLR)  # schedules that count optimiser steps; the o
 
 
 def monitor_mode(monitor: str) -> Literal["min", "max"]:
-    """Whether a lower or a higher value of a metric is better, by its name."""
-    return "max" if monitor.endswith("acc") else "min"
+    """Whether a lower or a higher value is better: lower for a loss or an error, by its name."""
+    return "min" if re.search("loss|error|nll|mse|mae", monitor) else "max"
 
 
 class LossAndAccuracy(Metric):

@@ -1,0 +1,99 @@
+"""Every command of the README is run, on little of the real data; its tables agree with the code."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from project.cli import main
+from project.data.cifar10 import BATCHES
+from project.parser import config_folder
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
+LINES = [line for kind, block in BLOCKS if kind != "python" for line in block.strip().splitlines()]
+COMMANDS = [shlex.split(line)[3:] for line in LINES if line.startswith("python -m project")]
+FAST = ["--trainer.max_epochs", "1", "--trainer.limit_train_batches", "2"]
+FAST += ["--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu"]
+
+
+@pytest.fixture
+def workplace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fashion_mnist_root: Path, cifar_images: Path
+) -> Path:
+    """An empty folder with `data`, as after the downloads, and `my_photos`."""
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "data"
+    cifar = data / "cifar-10-batches-bin"
+    cifar.mkdir(parents=True)
+    for path in fashion_mnist_root.iterdir():
+        (data / path.name).symlink_to(path)
+    for split in ("train", "test"):
+        rows = [
+            np.insert(np.asarray(Image.open(path)).transpose(2, 0, 1).ravel(), 0, label)
+            for label, folder in enumerate(sorted((cifar_images / split).iterdir()))
+            for path in sorted(folder.iterdir())[:30]
+        ]
+        for name in BATCHES[split]:  # each the same, which does not matter here
+            (cifar / f"{name}.bin").write_bytes(np.stack(rows).astype(np.uint8).tobytes())
+    (tmp_path / "my_photos").symlink_to(cifar_images)
+    return tmp_path
+
+
+def test_every_command_runs(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(COMMANDS) >= 10
+    for args in COMMANDS:
+        shown = any("help" in arg or arg == "--print_config" for arg in args)
+        if shown:
+            with pytest.raises(SystemExit) as stop:
+                main(args)
+            assert stop.value.code == 0
+        elif args[0] == "fit":
+            small = [] if "configs/fashion_mnist.yaml" in args else ["--model.width", "4"]
+            if "configs/cifar.yaml" in args:
+                small += ["--data.val_size", "100"]
+            main([*args, *FAST, *small])
+        else:
+            main(args)
+        assert capsys.readouterr().out
+    assert (workplace / "runs/fashion_mnist/version_0/predictions.csv").is_file()
+
+
+def test_python_block_runs(workplace: Path) -> None:
+    (code,) = [block for kind, block in BLOCKS if kind == "python"]
+    assert "L.Trainer(max_epochs=3)" in code
+    off = "logger=False, enable_checkpointing=False, enable_progress_bar=False"
+    exec(code.replace("max_epochs=3", f"max_epochs=1, limit_train_batches=2, {off}"), {})
+
+
+def test_make_calls_the_commands_that_the_readme_shows() -> None:
+    for target in ("fit", "test"):
+        assert target in [line.removeprefix("make ") for line in LINES]
+        dry = ["make", "--dry-run", "--always-make", "-C", str(ROOT), target]
+        shown = subprocess.run(dry, capture_output=True, text=True, check=True).stdout
+        for line in ("fit --config configs/synthetic.yaml",) if target == "fit" else ("pytest",):
+            assert f".venv/bin/python -m {'project ' * (target == 'fit')}{line}" in shown
+        assert '.venv/bin/python -m pip install --quiet --editable ".[dev,notebooks]"' in shown
+    command = ["make", "-n", "-C", str(ROOT), "fit", "CONFIG=configs/fashion_mnist.yaml"]
+    shown = subprocess.run(
+        [*command, "ARGS=--trainer.max_epochs 3"], capture_output=True, text=True
+    )
+    assert "fit --config configs/fashion_mnist.yaml --trainer.max_epochs 3" in shown.stdout
+
+
+def test_names_in_the_readme_exist() -> None:
+    for path in re.findall(r"`((?:project|configs|notebooks)/[\w/.]*)`", README):
+        assert (ROOT / path).exists(), path
+    presets = re.search(r"The presets are (.*?)\. ", README, re.DOTALL)
+    assert presets
+    named = set(re.findall(r"`(\w+)`", presets[1]))
+    assert named == {path.stem for path in (config_folder() / "presets").glob("*.yaml")}
+
+
+def test_readme_is_short() -> None:
+    assert 500 <= len(README.split()) <= 800
