@@ -36,5 +36,5 @@ class ProgressBar(RichProgressBar):
         return [*super().configure_columns(trainer)[:-1], ImagesPerSecondColumn(trainer)]
 
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
-        metrics = super().get_metrics(trainer, pl_module)
+        metrics = {**getattr(pl_module, "written", {}), **super().get_metrics(trainer, pl_module)}
         return {name: value for name, value in metrics.items() if name != "v_num"}
