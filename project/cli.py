@@ -1,6 +1,5 @@
 """The command line: LightningCLI with the project's defaults, links, run folder and messages."""
 
-import csv
 import logging
 import sys
 import warnings
@@ -32,14 +31,18 @@ from project.checkpoint import AtomicCheckpointIO, check_fits, init_from, load_c
 from project.loggers import ContinuingCSVLogger
 from project.models.classifier import monitor_mode
 from project.parser import COMMANDS, Parser, UsageError, expand
+from project.reports.predictions import write_predictions
 from project.resume import check_same, find_unfinished
-from project.run import BEST, LAST, next_version, read_record, run_of, write_record
+from project.run import BEST, LAST, next_version, read_record, run_of, summary, write_record
+from project.trainer import Trainer
 
 # Advertising, and a deprecation between the versions of Lightning and torch.
 logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
     lambda record: "Tip:" not in record.getMessage()
 )
 warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+# The metrics are: torchmetrics has already reduced them over the processes.
+warnings.filterwarnings("ignore", message="It is recommended to use `self.log.*sync_dist")
 
 
 DESCRIPTION = """Trains and tests image classifiers. `<command> --help` lists the options of a
@@ -57,6 +60,7 @@ class CLI(LightningCLI):
             L.LightningDataModule,
             subclass_mode_model=True,
             subclass_mode_data=True,
+            trainer_class=Trainer,
             trainer_defaults={"default_root_dir": "runs", "devices": 1},
             seed_everything_default=0,
             parser_class=Parser,
@@ -79,7 +83,8 @@ class CLI(LightningCLI):
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
         # Without the switch that would let a checkpoint run code when it is loaded.
-        return {k: v | {"weights_only"} for k, v in LightningCLI.subcommands().items()}
+        commands = {k: v | {"weights_only"} for k, v in LightningCLI.subcommands().items()}
+        return commands | {"lr_find": {"model", "datamodule"}}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         text = "Folder of the run under --trainer.default_root_dir; by default the config's name."
@@ -113,11 +118,12 @@ class CLI(LightningCLI):
             config.name = Path(str(config.config[0])).stem if config.config else "run"
         if self.subcommand == "fit":
             self._choose_run(config, Path(run) if run else None)
-        elif not config.ckpt_path:
+        elif self.subcommand != "lr_find" and not config.ckpt_path:
             raise UsageError(
                 f"{self.subcommand} needs trained weights: --run FOLDER or --ckpt_path FILE"
             )
-        self.checkpoint = load_checkpoint(Path(config.ckpt_path)) if config.ckpt_path else None
+        path = config.get("ckpt_path")
+        self.checkpoint = load_checkpoint(Path(path)) if path else None
         if self.checkpoint and "config" in self.checkpoint and self.subcommand == "fit":
             rank_zero_info(check_same(self.checkpoint["config"], self._plain_config()))
 
@@ -155,6 +161,10 @@ class CLI(LightningCLI):
                 kwargs["logger"] = self._loggers()
         else:
             kwargs |= {"logger": False, "enable_checkpointing": False}
+        if self.subcommand == "lr_find":
+            off = ("limit_val_batches", "num_sanity_val_steps", "enable_model_summary")
+            kwargs |= {"max_epochs": -1, "accumulate_grad_batches": 1} | dict.fromkeys(off, 0)
+            self.model.lr_scheduler, self.model.warmup_steps = None, 0
         if self.subcommand == "predict":  # one process writes one file
             kwargs |= {"devices": 1, "num_nodes": 1, "strategy": "auto"}
         return super().instantiate_trainer(callbacks=callbacks, **kwargs)
@@ -224,33 +234,24 @@ class CLI(LightningCLI):
             tested = {name: value.item() for name, value in self.trainer.callback_metrics.items()}
             write_record(run, record | {"metrics": record["metrics"] | tested})
 
+    def lr_find(self, model: L.LightningModule, **kwargs: Any) -> None:
+        """Print both suggestions, and write them with a figure beside the runs of that name."""
+        assert isinstance(self.trainer, Trainer)
+        self.lr_range = self.trainer.lr_find(model, **kwargs)
+        config = self.config.lr_find
+        folder = Path(config.trainer.default_root_dir, config.name)
+        if self.trainer.is_global_zero:
+            self.lr_range.save(folder)
+            print(f"{self.lr_range}\nFigure and numbers: {folder}/lr_find.png and .json")
+
     def predict(self, model: L.LightningModule, **kwargs: Any) -> None:
         """Write label, class and probability of each test image to `predictions.csv`."""
         batches: Any = self.trainer.predict(model, **kwargs)
         checkpoint = Path(self.config.predict.ckpt_path)
         folder = run_of(checkpoint) or checkpoint.parent
-        names = self.datamodule.class_names
-        best, classes = torch.cat(batches).max(1)
-        _, labels, indices = self.datamodule.sets["test"]
-        with (folder / "predictions.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["index", "label", "prediction", "probability"])
-            columns = (indices, labels[indices], classes, best)
-            for i, label, k, p in zip(*(column.tolist() for column in columns), strict=True):
-                writer.writerow([i, names[label], names[k], f"{p:.4f}"])
-        print(f"{len(classes)} predictions: {folder / 'predictions.csv'}")
-
-
-def summary(run: Path) -> str:
-    """What a finished run tells its user."""
-    record = read_record(run)
-    best = ", ".join(f"{k} {v:.4f}" for k, v in record["metrics"].items() if k.startswith("val/"))
-    return (
-        f"Stopped by {record['stopped_by']} after {record['epochs']} epochs.\n"
-        f"Best epoch {record['best_epoch']}: {best}. Its weights are restored.\n"
-        f"Run folder: {run}\n"
-        f"Test set, once, at the end: python -m project test --run {run}"
-    )
+        path = folder / "predictions.csv"
+        write_predictions(path, torch.cat(batches), self.datamodule)
+        print(f"Predictions: {path}")
 
 
 def main(args: Sequence[str] | None = None) -> CLI:

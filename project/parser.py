@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from project.run import BEST, CONFIG, LAST, read_record
 
-COMMANDS = ("fit", "validate", "test", "predict")
+COMMANDS = ("fit", "validate", "test", "predict", "lr_find")
 BASES = {"lightning.LightningModule": "MLP", "lightning.LightningDataModule": "CIFAR10DataModule"}
 DERIVED = ("T_max", "max_lr")  # required by torch, but known from the run: see `Classifier`
 # Lightning has a class of the same name, so that the short one would be ambiguous.

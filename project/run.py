@@ -80,3 +80,15 @@ def config_sha256(config: dict[str, Any]) -> str:
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide a run's numbers."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+
+
+def summary(run: Path) -> str:
+    """What a finished run tells its user."""
+    record = read_record(run)
+    best = ", ".join(f"{k} {v:.4f}" for k, v in record["metrics"].items() if k.startswith("val/"))
+    return (
+        f"Stopped by {record['stopped_by']} after {record['epochs']} epochs.\n"
+        f"Best epoch {record['best_epoch']}: {best}. Its weights are restored.\n"
+        f"Run folder: {run}\n"
+        f"Test set, once, at the end: python -m project test --run {run}"
+    )
