@@ -226,6 +226,10 @@ class CLI(LightningCLI):
             self.model.load_state_dict(load_checkpoint(Path(best))["state_dict"])
             if self.trainer.is_global_zero:
                 print(summary(self.run_folder))
+                if (self.run_folder / "metrics.csv").is_file():
+                    from project.reports.curves import CURVES, draw_curves  # 0.6 s to import
+
+                    draw_curves(self.run_folder).savefig(self.run_folder / CURVES, dpi=120)
 
     def after_test(self) -> None:
         run = run_of(Path(self.config.test.ckpt_path))

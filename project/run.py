@@ -88,7 +88,7 @@ def summary(run: Path) -> str:
     best = ", ".join(f"{k} {v:.4f}" for k, v in record["metrics"].items() if k.startswith("val/"))
     return (
         f"Stopped by {record['stopped_by']} after {record['epochs']} epochs.\n"
-        f"Best epoch {record['best_epoch']}: {best}. Its weights are restored.\n"
+        f"Best epoch, from 0: {record['best_epoch']}, with {best}. Its weights are restored.\n"
         f"Run folder: {run}\n"
         f"Test set, once, at the end: python -m project test --run {run}"
     )
