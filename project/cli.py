@@ -30,7 +30,7 @@ from project.callbacks import (
 from project.checkpoint import AtomicCheckpointIO, check_fits, init_from, load_checkpoint
 from project.loggers import ContinuingCSVLogger
 from project.models.classifier import monitor_mode
-from project.parser import COMMANDS, Parser, UsageError, expand
+from project.parser import COMMANDS, Parser, UsageError, expand, explain
 from project.reports.predictions import write_predictions
 from project.resume import check_same, find_unfinished
 from project.run import BEST, LAST, next_version, read_record, run_of, summary, write_record
@@ -145,6 +145,14 @@ class CLI(LightningCLI):
         text = self._parser(command).dump(self.config[command], skip_unset=False)
         config: dict[str, Any] = yaml.safe_load(text)
         return config
+
+    def instantiate_classes(self) -> None:
+        try:
+            super().instantiate_classes()
+        except ValueError as error:
+            if "Does not validate" not in str(error):
+                raise
+            raise UsageError(explain(str(error), ())) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         trainer = self._get(self.config_init, "trainer")

@@ -156,6 +156,8 @@ def explain(message: str, known: Iterable[str]) -> str:
         return (
             f"{wrong}name a command ({', '.join(COMMANDS)}): python -m project fit --config cifar"
         )
+    if inner := re.search(r"^ *- (?!Expected|Problem|Does not|Type )(.+)$", message, re.M):
+        return f"{option}: {inner[1]}".removeprefix("--: ")  # an error of the class itself
     expected = re.findall(
         r"Expected an? (?:<class ')?(?:typing\.)?(.+?)(?:'>)?(?:\.|$)", message, re.M
     )

@@ -16,6 +16,13 @@ class MonitorCheck(Callback):
     def __init__(self, monitor: str) -> None:
         self.monitor = monitor
 
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self.monitor.startswith("val/") and not sum(trainer.num_val_batches):
+            raise ValueError(
+                f"nothing measures {self.monitor} without validation examples: set "
+                "--data.val_size, or --monitor train/loss"
+            )
+
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         known = list(trainer.callback_metrics)
         if known and not self.monitor.startswith("train/") and self.monitor not in known:

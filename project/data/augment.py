@@ -22,6 +22,8 @@ PaddingMode = Literal["reflect", "zeros"]
 def random_crop(images: Tensor, u: Tensor, padding: int, mode: PaddingMode = "reflect") -> Tensor:
     """Shift by up to `padding` pixels each way, by u (N, 2); 0.5 does not shift."""
     height, width = images.shape[-2:]
+    if padding >= min(height, width):
+        raise ValueError(f"a crop of {padding} shifts an image of {height}×{width} out of sight")
     if mode == "zeros":
         padded = F.pad(images, [padding] * 4)
     else:  # F.pad can't reflect uint8
@@ -123,6 +125,12 @@ class Augment:
     cutout: int = 0
 
     num_uniforms: ClassVar[int] = 13
+
+    def __post_init__(self) -> None:
+        if not 0 < self.resized_crop <= 1 or not 0 <= self.color_jitter <= 1:
+            raise ValueError("resized_crop must be above 0 and up to 1, color_jitter from 0 to 1")
+        if min(self.rotation, self.crop, self.cutout) < 0:
+            raise ValueError("rotation, crop and cutout can't be negative")
 
     def __call__(self, images: Tensor, u: Tensor, mean: Sequence[float] = (0.0,)) -> Tensor:
         """Change images, uint8 (N, C, H, W), by u (N, num_uniforms); `mean` fills the cutout."""

@@ -54,6 +54,10 @@ class ImageDataModule(L.LightningDataModule, ABC):
         num_workers: int = 0,
     ) -> None:
         super().__init__()
+        if batch_size < 1 or val_size < 0:
+            raise ValueError(
+                f"batch_size {batch_size} must be positive, val_size {val_size} not less than 0"
+            )
         self.batch_size, self.train_size, self.val_size = batch_size, train_size, val_size
         self.augment, self.drop_last = augment, drop_last
         self.seed, self.split_seed, self.num_workers = seed, split_seed, num_workers

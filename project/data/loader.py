@@ -71,8 +71,7 @@ class TensorLoader:
     ) -> None:
         if batch_size < 1 or batch_size % world_size:
             raise ValueError(
-                f"batch_size {batch_size} is global and must be a positive multiple of the "
-                f"{world_size} ranks: set --data.batch_size to one"
+                f"batch_size {batch_size} is over all processes: use a multiple of {world_size}"
             )
         self.images, self.labels, self.batch_size = images, labels, batch_size
         self.indices = torch.arange(len(labels)) if indices is None else indices

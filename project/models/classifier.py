@@ -96,6 +96,8 @@ class Classifier(L.LightningModule, ABC):
         monitor: str = "val/loss",
     ) -> None:
         super().__init__()
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing {label_smoothing} must be from 0 to below 1")
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"], logger=False)
         self.num_classes = num_classes
         self.class_names = class_names or [str(i) for i in range(num_classes)]

@@ -33,6 +33,8 @@ class MLP(Classifier):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if not 0 <= dropout < 1 or min(hidden_sizes, default=1) < 1:
+            raise ValueError(f"dropout {dropout} must be from 0 to below 1, hidden_sizes positive")
         sizes = [in_channels * image_size**2, *hidden_sizes]
         layers: list[nn.Module] = [nn.Flatten()]
         for fan_in, fan_out in pairwise(sizes):

@@ -46,6 +46,8 @@ class ResNet18(Classifier):
 
     def __init__(self, width: int = 64, in_channels: int = 3, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if width < 1:
+            raise ValueError(f"width {width} must be positive")
         self.conv1 = conv3x3(in_channels, width)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
