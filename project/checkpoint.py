@@ -3,12 +3,19 @@
 import os
 import pickle
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from torch import nn
+
+from project.run import CONFIG
+
+# What zipfile and torch raise where bytes are missing or bits are flipped.
+DAMAGE = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError, ValueError)
+FOLDER = 0x10  # among the attributes of a record, as in MS-DOS
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -51,13 +58,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"there is no checkpoint {path}")
     try:
-        # torch does not compare the checksums that it has written.
-        with zipfile.ZipFile(path) as archive:
-            if (bad := archive.testzip()) is not None:
-                raise zipfile.BadZipFile(f"wrong checksum of {bad}")
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except (zipfile.BadZipFile, RuntimeError, EOFError, NotImplementedError) as error:
-        reason = f"{path} is damaged or no checkpoint ({error})".splitlines()[0]
+        checkpoint = _read(path)
+    except DAMAGE as error:
+        cause = (str(error) or type(error).__name__).splitlines()[0]
+        reason = f"{path} is damaged or no checkpoint ({cause})"
         raise ValueError(reason + _newest_whole(path)) from error
     except pickle.UnpicklingError as error:
         raise ValueError(
@@ -69,14 +73,28 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
+def _read(path: Path) -> Any:
+    # torch does not compare the checksums that it has written, and where a flipped bit makes a
+    # record a folder it reads none, and returns whatever is in memory.
+    with zipfile.ZipFile(path) as archive:
+        if (bad := archive.testzip()) is not None:
+            raise zipfile.BadZipFile(f"wrong checksum of {bad}")
+        for info in archive.infolist():
+            if info.external_attr & FOLDER:
+                raise zipfile.BadZipFile(f"wrong attributes of {info.filename}")
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
 def _newest_whole(damaged: Path) -> str:
     others = [path for path in damaged.parent.glob("*.ckpt") if path != damaged]
     for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True):
         try:
-            epoch = load_checkpoint(path)["epoch"]
-        except ValueError:
+            epoch = _read(path)["epoch"]
+        except (*DAMAGE, pickle.UnpicklingError, LookupError, TypeError):
             continue
-        return f"; the newest whole one is {path}, of epoch {epoch}: --ckpt_path {path}"
+        config = path.parent.parent / CONFIG
+        options = (f"--config {config} " if config.is_file() else "") + f"--ckpt_path {path}"
+        return f"; the newest whole one is {path}, of epoch {epoch}: {options}"
     return ""
 
 

@@ -1,6 +1,7 @@
 """The command line: LightningCLI with the project's defaults, links, run folder and messages."""
 
 import logging
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -10,12 +11,14 @@ from typing import Any
 import lightning as L
 import torch
 import yaml
+from filelock import BaseFileLock
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor, RichProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from project import data, models  # noqa: F401  their classes can be given by name
 from project.callbacks import (
@@ -32,8 +35,21 @@ from project.loggers import ContinuingCSVLogger
 from project.models.classifier import monitor_mode
 from project.parser import COMMANDS, Parser, UsageError, expand, explain
 from project.reports.predictions import write_predictions
-from project.resume import check_same, find_unfinished
-from project.run import BEST, LAST, next_version, read_record, run_of, summary, write_record
+from project.resume import FINISHED, check_resumable, find_unfinished, same_data
+from project.run import (
+    BEST,
+    CONFIG,
+    LAST,
+    RECORD,
+    claim_run,
+    lock_run,
+    next_version,
+    read_record,
+    release_run,
+    run_of,
+    summary,
+    write_record,
+)
 from project.trainer import Trainer
 
 # Advertising, and a deprecation between the versions of Lightning and torch.
@@ -45,6 +61,7 @@ warnings.filterwarnings("ignore", message=".*LeafSpec.*")
 warnings.filterwarnings("ignore", message="It is recommended to use `self.log.*sync_dist")
 
 
+USAGE = "python -m project {} [--config FILE] [--OPTION VALUE …]"
 DESCRIPTION = """Trains and tests image classifiers. `<command> --help` lists the options of a
 command, `fit --model.help ResNet18` and `fit --data.help CIFAR10DataModule` those of a class. An
 error is one sentence; add --debug for where it came from."""
@@ -55,35 +72,43 @@ class CLI(LightningCLI):
 
     def __init__(self, args: list[str]) -> None:
         self.command = args
-        super().__init__(
-            L.LightningModule,
-            L.LightningDataModule,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            trainer_class=Trainer,
-            trainer_defaults={"default_root_dir": "runs", "devices": 1},
-            seed_everything_default=0,
-            parser_class=Parser,
-            parser_kwargs={
-                "prog": "python -m project",
-                "description": DESCRIPTION,
-                "exit_on_error": False,
-                "allow_abbrev": False,
-                **{
-                    name: {"usage": f"python -m project {name} [--config FILE] [--OPTION VALUE …]"}
-                    for name in COMMANDS
+        self.run_folder = Path()
+        self.lock: BaseFileLock | None = None
+        try:
+            super().__init__(
+                L.LightningModule,
+                L.LightningDataModule,
+                subclass_mode_model=True,
+                subclass_mode_data=True,
+                trainer_class=Trainer,
+                trainer_defaults={"default_root_dir": "runs", "devices": 1},
+                seed_everything_default=0,
+                parser_class=Parser,
+                parser_kwargs={
+                    "prog": "python -m project",
+                    "description": DESCRIPTION,
+                    "exit_on_error": False,
+                    "allow_abbrev": False,
+                    **{name: {"usage": USAGE.format(name)} for name in COMMANDS},
                 },
-            },
-            args=args,
-            save_config_callback=None,  # RunRecord does it
-            auto_configure_optimizers=False,
-            load_from_checkpoint_support=False,
-        )
+                args=args,
+                save_config_callback=None,  # RunRecord does it
+                auto_configure_optimizers=False,
+                load_from_checkpoint_support=False,
+            )
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
+            release_run(self.run_folder)
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
         # Without the switch that would let a checkpoint run code when it is loaded.
-        commands = {k: v | {"weights_only"} for k, v in LightningCLI.subcommands().items()}
+        without = {"weights_only", "return_predictions"}
+        commands = {k: v | without for k, v in LightningCLI.subcommands().items()}
         return commands | {"lr_find": {"model", "datamodule"}}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -124,20 +149,27 @@ class CLI(LightningCLI):
             )
         path = config.get("ckpt_path")
         self.checkpoint = load_checkpoint(Path(path)) if path else None
-        if self.checkpoint and "config" in self.checkpoint and self.subcommand == "fit":
-            rank_zero_info(check_same(self.checkpoint["config"], self._plain_config()))
+        if self.checkpoint and self.subcommand == "fit":
+            rank_zero_info(check_resumable(self.checkpoint, self._plain_config(), self.finished))
 
     def _choose_run(self, config: Namespace, run: Path | None) -> None:
         """The folder to train in: that of the run to resume, or a new one."""
         folder = Path(config.trainer.default_root_dir, config.name)
         if config.ckpt_path == "last":
-            run = find_unfinished(folder)
+            run = find_unfinished(folder, locked=not _is_rank_zero())
             config.ckpt_path = str(run / LAST) if run else None
             found = f"Resuming {run}." if run else f"No run in {folder} to resume: starting one."
             rank_zero_info(found)
         elif config.ckpt_path and run is None and Path(config.ckpt_path).name == LAST.name:
             run = run_of(Path(config.ckpt_path))  # others start a new run
+        record = read_record(run) if run else {}
+        self.finished = record.get("stopped_by") in FINISHED
         self.run_folder = run or folder / f"version_{next_version(folder)}"
+        if _is_rank_zero() and not config.trainer.fast_dev_run:
+            self.run_folder = run or claim_run(folder)
+            self.lock = lock_run(self.run_folder)
+            if self.lock is None:
+                raise UsageError(f"another process is training {self.run_folder}: let it finish")
 
     def _plain_config(self) -> dict[str, Any]:
         """The configuration in plain types, as in `config.yaml`."""
@@ -156,7 +188,8 @@ class CLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         trainer = self._get(self.config_init, "trainer")
-        callbacks: list[Callback] = list(trainer.callbacks or [])
+        own = trainer.callbacks or []
+        callbacks: list[Callback] = own if isinstance(own, list) else [own]
         own_bar = any(isinstance(callback, RichProgressBar) for callback in callbacks)
         if trainer.enable_progress_bar is not False and not own_bar:
             callbacks.append(ProgressBar())
@@ -229,20 +262,30 @@ class CLI(LightningCLI):
         self.trainer.fit(model, **kwargs | {"weights_only": True})
 
     def after_fit(self) -> None:
-        best = getattr(self.trainer.checkpoint_callback, "best_model_path", "")
-        if best:
-            self.model.load_state_dict(load_checkpoint(Path(best))["state_dict"])
-            if self.trainer.is_global_zero:
-                print(summary(self.run_folder))
-                if (self.run_folder / "metrics.csv").is_file():
-                    from project.reports.curves import CURVES, draw_curves  # 0.6 s to import
+        run = Path(self.trainer.strategy.broadcast(str(self.run_folder)))
+        if (run / BEST).is_file():
+            self.model.load_state_dict(load_checkpoint(run / BEST)["state_dict"])
+        if not self.trainer.is_global_zero or not (run / RECORD).is_file():
+            return
+        print(summary(run))
+        if (run / "metrics.csv").is_file():
+            from project.reports.curves import CURVES, draw_curves  # 0.6 s to import
 
-                    draw_curves(self.run_folder).savefig(self.run_folder / CURVES, dpi=120)
+            draw_curves(run).savefig(run / CURVES, dpi=120)
 
     def after_test(self) -> None:
-        run = run_of(Path(self.config.test.ckpt_path))
-        if run and self.trainer.is_global_zero:
-            record = read_record(run)
+        config = self.config.test
+        run = run_of(Path(config.ckpt_path))
+        if not run or not self.trainer.is_global_zero:
+            return
+        record, trainer = read_record(run), config.trainer
+        whole = trainer.limit_test_batches in (None, 1.0) and not trainer.fast_dev_run
+        same = same_data(yaml.safe_load((run / CONFIG).read_text()), self._plain_config())
+        if not whole or not same or Path(config.ckpt_path).name != BEST.name:
+            print(
+                f"Not the best checkpoint on the run's whole test set: {run}/{RECORD} is as it was"
+            )
+        else:
             tested = {name: value.item() for name, value in self.trainer.callback_metrics.items()}
             write_record(run, record | {"metrics": record["metrics"] | tested})
 
@@ -264,6 +307,10 @@ class CLI(LightningCLI):
         path = folder / "predictions.csv"
         write_predictions(path, torch.cat(batches), self.datamodule)
         print(f"Predictions: {path}")
+
+
+def _is_rank_zero() -> bool:
+    return getattr(rank_zero_only, "rank", 0) == 0  # from the environment, as no process group is
 
 
 def main(args: Sequence[str] | None = None) -> CLI:
@@ -291,3 +338,9 @@ def console() -> None:
             raise
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, UsageError) else 1)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except SystemExit as stop:  # Lightning exits with 1 at Ctrl-C and with 0 at SIGTERM
+        if isinstance(stop.__context__, KeyboardInterrupt):
+            sys.exit(128 + signal.SIGINT)
+        sys.exit(128 + signal.SIGTERM if isinstance(stop, SIGTERMException) else stop.code)

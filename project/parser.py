@@ -22,6 +22,11 @@ BASES = {"lightning.LightningModule": "MLP", "lightning.LightningDataModule": "C
 DERIVED = ("T_max", "max_lr")  # required by torch, but known from the run: see `Classifier`
 # Lightning has a class of the same name, so that the short one would be ambiguous.
 PLATEAU = "ReduceLROnPlateau"
+# Options whose values follow from others, so that their own would be ignored.
+FOLLOWS = {"--data.seed": "--seed_everything"}
+FOLLOWS |= {f"--{key}": "--monitor" for key in ("model.monitor", "early_stopping.monitor")}
+FOLLOWS |= {"--early_stopping.mode": "the name of --monitor"}
+FOLLOWS |= {f"--model.{key}": "--data" for key in ("num_classes", "class_names", "image_size")}
 FULL_NAMES = {PLATEAU: f"torch.optim.lr_scheduler.{PLATEAU}"}
 
 
@@ -69,6 +74,14 @@ def expand(args: list[str]) -> list[str]:
         and not {"--config", "-c", "--run", "-h", "--help"} & {arg.split("=")[0] for arg in args}
     ):
         args = [args[0], "--config", "synthetic", *args[1:]]
+    names = [arg.split("=")[0] for arg in args]
+    for name in names:
+        if name in FOLLOWS:
+            raise UsageError(f"{name} follows from {FOLLOWS[name]}, and can't be set by itself")
+    if "--run" in names and "--ckpt_path" in names and args[0] == "fit":
+        raise UsageError("--run goes on from the run's last.ckpt: leave out --ckpt_path")
+    if "--init_from" in names and "--run" in names:
+        raise UsageError("--init_from starts a new run: leave out --run")
     expanded: list[str] = []
     rest = iter([part for arg in args for part in _split(arg)])
     for arg in rest:
@@ -76,8 +89,8 @@ def expand(args: list[str]) -> list[str]:
             raise UsageError(f"{arg} needs a value")
         if arg in ("-c", "--config"):
             expanded += ["--config", str(find_config(value))]
-        elif arg == "--run":
-            expanded += _run_arguments(Path(value), fit=args[0] == "fit")
+        elif arg == "--run":  # first, so that all other options win over its config
+            expanded[1:1] = _run_arguments(Path(value), fit=args[0] == "fit")
         else:
             expanded.append(FULL_NAMES.get(arg, arg))
     return expanded
@@ -115,7 +128,7 @@ def _run_arguments(run: Path, fit: bool) -> list[str]:
     read_record(run)
     checkpoint = run / (LAST if fit else BEST)
     if not checkpoint.is_file():
-        raise UsageError(f"run {run} has no {checkpoint.relative_to(run)} yet")
+        raise UsageError(f"run {run} has no {checkpoint.relative_to(run)}")
     return ["--config", str(run / CONFIG), "--run", str(run), "--ckpt_path", str(checkpoint)]
 
 
@@ -142,7 +155,10 @@ def explain(message: str, known: Iterable[str]) -> str:
             option = f"--{name}" if option == "--" else f"{option}.{name}"
             return f"unknown option {option}{_nearest(option, known)}"
         if concrete := BASES.get(kind):
-            return f"name the class before its options: {option} {concrete} {option}.{name} …"
+            return (
+                f"name the class before its options: {option} {concrete} {option}.{name} …; "
+                "a preset comes after the config that it changes"
+            )
         arguments = {f"{option}.{argument}" for argument in _arguments(kind)}
         option = f"{option}.{name}"
         return f"{kind} has no option {option}{_nearest(option, arguments)}"
@@ -170,8 +186,9 @@ def explain(message: str, known: Iterable[str]) -> str:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(names), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(name.lower(), list(lower), n=1)
+    return f" (did you mean {lower[close[0]]}?)" if close else ""
 
 
 def _arguments(class_path: str) -> set[str]:

@@ -1,10 +1,11 @@
 """Which run is resumed, and whether it can be: exactly, or not at all."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from project.run import LAST, next_version, read_record
+from project.run import LAST, lock_run, next_version, read_record
 
 FINISHED = ("max_epochs", "max_steps", "early_stopping")
 # Settings that do not change what a step computes, or only how long a run goes on.
@@ -18,13 +19,63 @@ DEVICES = ("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "train
 AS_LONG_AS_THE_RUN = {"OneCycleLR": "total_steps", "CosineAnnealingLR": "T_max"}
 
 
-def find_unfinished(folder: Path) -> Path | None:
-    """The newest run in `runs/<name>` that was interrupted and can be resumed."""
+def find_unfinished(folder: Path, locked: bool) -> Path | None:
+    """The newest run in `runs/<name>` that was interrupted and can be resumed.
+
+    Args:
+        folder: Of the runs of that name.
+        locked: Whether this is a further process of a run, whose first one has locked it.
+    """
     for version in reversed(range(next_version(folder))):
         run = folder / f"version_{version}"
-        if (run / LAST).is_file() and read_record(run)["stopped_by"] not in FINISHED:
+        if not (run / LAST).is_file() or read_record(run)["stopped_by"] in FINISHED:
+            continue
+        if locked:
+            return run
+        if lock := lock_run(run):  # else another process is still at it
+            lock.release()
             return run
     return None
+
+
+def check_resumable(checkpoint: dict[str, Any], now: dict[str, Any], finished: bool) -> str:
+    """Whether a run can go on from a checkpoint with the configuration of now.
+
+    Args:
+        checkpoint: To go on from.
+        now: Configuration, in plain types.
+        finished: Whether the run came to its end.
+
+    Returns:
+        A sentence on what will not be exact.
+
+    Raises:
+        ValueError: If it holds weights only, the run is finished, or settings differ.
+    """
+    if "loops" not in checkpoint:
+        raise ValueError("the checkpoint holds weights only: start a new run with --init_from FILE")
+    done = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    max_epochs = now["trainer"]["max_epochs"]
+    if max_epochs is not None and 0 <= max_epochs < done + finished:
+        raise ValueError(
+            f"the run is finished, after {done} epochs: raise --trainer.max_epochs {max_epochs}, "
+            "or start a new run"
+        )
+    stopping = (now["early_stopping"] or {}).get("init_args", {})
+    for name, state in checkpoint["callbacks"].items():
+        exhausted = state.get("wait_count", 0) >= stopping.get("patience", math.inf)
+        if finished and name.startswith("EarlyStopping") and exhausted:
+            raise ValueError(
+                f"the run is finished, stopped early after {done} epochs: raise "
+                f"--early_stopping.patience {stopping['patience']}, or start a new run"
+            )
+    return check_same(checkpoint["config"], now) if "config" in checkpoint else ""
+
+
+def same_data(saved: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether two configurations have the same data, split alike."""
+    was, is_now = dict(_flat(saved["data"], "data")), dict(_flat(now["data"], "data"))
+    return all(was.get(k) == is_now.get(k) for k in was | is_now if not k.startswith(FREE))
 
 
 def check_same(saved: dict[str, Any], now: dict[str, Any]) -> str:
@@ -38,12 +89,15 @@ def check_same(saved: dict[str, Any], now: dict[str, Any]) -> str:
     """
     was, is_now = dict(_flat(saved)), dict(_flat(now))
     keys = [key for key in sorted(was | is_now) if was.get(key) != is_now.get(key)]
+    # Of another class, not the arguments too.
+    keys = [key for key in keys if not any(key.startswith(f"{other}.") for other in keys)]
     changed = {key: f"{key}: {was.get(key)} → {is_now.get(key)}" for key in keys}
     refused = [text for key, text in changed.items() if not key.startswith(FREE + DEVICES)]
     schedule = str(was.get("model.lr_scheduler", "")).rsplit(".", 1)[-1]
     length = f"model.lr_scheduler.{AS_LONG_AS_THE_RUN.get(schedule)}"
-    if "trainer.max_epochs" in changed and length in was and was[length] is None:
-        refused.append(f"{changed['trainer.max_epochs']}, for which {schedule} was made")
+    if length in was and was[length] is None:
+        lengths = {"trainer.max_epochs", "trainer.max_steps"} & changed.keys()
+        refused += [f"{changed[key]}, for which {schedule} was made" for key in sorted(lengths)]
     if refused:
         raise ValueError(
             f"the checkpoint's run can't go on exactly with other settings ({'; '.join(refused)}): "

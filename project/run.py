@@ -5,14 +5,17 @@ Nothing here imports torch, so that commands that only read runs start at once.
 
 import hashlib
 import json
-import os
 import platform
+import shlex
 import subprocess
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-RECORD = "run.json"
+from filelock import BaseFileLock, FileLock, Timeout
+
+RECORD, LOCK = "run.json", ".lock"
 CONFIG = "config.yaml"
 BEST, LAST = Path("checkpoints/best.ckpt"), Path("checkpoints/last.ckpt")
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "numpy")
@@ -22,6 +25,36 @@ def next_version(folder: Path) -> int:
     """The number after the highest `version_<n>` in a folder."""
     taken = (path.name.removeprefix("version_") for path in folder.glob("version_*"))
     return 1 + max((int(number) for number in taken if number.isdigit()), default=-1)
+
+
+def claim_run(folder: Path) -> Path:
+    """Make the folder of a new run, which no run that starts at the same moment can have."""
+    while True:
+        run = folder / f"version_{next_version(folder)}"
+        try:
+            run.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return run
+
+
+def lock_run(run: Path) -> BaseFileLock | None:
+    """Take a run for this process, or nothing if another process trains it."""
+    lock = FileLock(run / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return None
+    return lock
+
+
+def release_run(run: Path) -> None:
+    """Remove the folder of a run that failed before it began, if there is nothing in it."""
+    with suppress(OSError):
+        (run / LOCK).unlink(missing_ok=True)
+        run.rmdir()
+        run.parent.rmdir()
+        run.parent.parent.rmdir()
 
 
 def read_record(run: Path) -> dict[str, Any]:
@@ -41,7 +74,7 @@ def read_record(run: Path) -> dict[str, Any]:
 
 def write_record(run: Path, record: dict[str, Any]) -> None:
     """Write the run record, so that at any instant there is a whole one."""
-    partial = run / f".{RECORD}.{os.getpid()}"
+    partial = run / f".{RECORD}.partial"
     partial.write_text(json.dumps(record, indent=2) + "\n")
     partial.replace(run / RECORD)
 
@@ -86,9 +119,12 @@ def summary(run: Path) -> str:
     """What a finished run tells its user."""
     record = read_record(run)
     best = ", ".join(f"{k} {v:.4f}" for k, v in record["metrics"].items() if k.startswith("val/"))
+    name = shlex.quote(str(run))
+    if record["best_epoch"] is None:
+        return f"Stopped by {record['stopped_by']}, without a best epoch.\nRun folder: {name}"
     return (
         f"Stopped by {record['stopped_by']} after {record['epochs']} epochs.\n"
         f"Best epoch, from 0: {record['best_epoch']}, with {best}. Its weights are restored.\n"
-        f"Run folder: {run}\n"
-        f"Test set, once, at the end: python -m project test --run {run}"
+        f"Run folder: {name}\n"
+        f"Test set, once, at the end: python -m project test --run {name}"
     )

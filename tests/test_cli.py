@@ -362,7 +362,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
 }
 
 
-LATE = ("monitor", "no validation")  # known when the run has begun: its record says how it ended
+LATE = ("monitor",)  # known when the run has begun: its record says how it ended
 
 
 # 2026-11: Lightning says so of a run without validation, before it is refused.

@@ -31,7 +31,7 @@ def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Killer:
-    """Sends this process a signal at given moments: ("train" or "val", index over the whole run)."""
+    """Sends this process a signal at given moments: ("train" or "val", index over the run)."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.moments: list[tuple[str, int]] = []

@@ -1,6 +1,7 @@
 """The two checkpoints of a run: `best.ckpt` by the monitor, `last.ckpt` to resume from."""
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -10,7 +11,9 @@ from types import FrameType
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch import callbacks
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 from project.run import LAST
 
@@ -34,8 +37,16 @@ class BestCheckpoint(callbacks.ModelCheckpoint):
             super().setup(trainer, pl_module, stage)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        folder = Path(str(self.dirpath))
+        best = Path(state_dict["best_model_path"])
+        if best.is_file() and not (folder / best.name).exists():  # a new run from an old checkpoint
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(best, folder)
+        if not (folder / best.name).is_file():
+            return  # without its file the best score would never be beaten
+
         def here(path: str) -> str:
-            return str(Path(str(self.dirpath), Path(path).name)) if path else ""
+            return str(folder / Path(path).name) if path else ""
 
         moved = {k: here(v) for k, v in state_dict.items() if k.endswith("_path")}
         models = {here(path): score for path, score in state_dict["best_k_models"].items()}
@@ -46,8 +57,16 @@ class BestCheckpoint(callbacks.ModelCheckpoint):
 class EarlyStopping(callbacks.EarlyStopping):
     """Lightning's, but the command line says how patient to be, not the checkpoint."""
 
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # A run that was stopped stays so.
+        trainer.should_stop |= self.stopping_reason != EarlyStoppingReason.NOT_STOPPED
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict | {"patience": self.patience})
+        exhausted = self.stopping_reason == EarlyStoppingReason.PATIENCE_EXHAUSTED
+        if exhausted and self.wait_count < self.patience:  # goes on, as if never stopped
+            self.stopped_epoch, self.stopping_reason_message = 0, None
+            self.stopping_reason = EarlyStoppingReason.NOT_STOPPED
 
 
 class LastCheckpoint(callbacks.Checkpoint):
@@ -62,26 +81,32 @@ class LastCheckpoint(callbacks.Checkpoint):
     def __init__(
         self, path: Path = LAST, every_n_steps: int = 0, every_n_minutes: float = 0.0
     ) -> None:
+        if every_n_steps < 0 or every_n_minutes < 0:
+            raise ValueError("every_n_steps and every_n_minutes can't be negative")
         self.path = path
         self.every_n_steps, self.every_n_minutes = every_n_steps, every_n_minutes
         self._signum = 0
         self._step, self._time = 0, 0.0  # of the newest save
-        self._handlers: dict[int, Any] = {}
+
+    def on_sanity_check_start(self, *_: Any) -> None:
+        self._take_signals()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._step, self._time = trainer.global_step, time.monotonic()
-        # After Lightning's own handlers, which exit with 0, or save in the middle of a step.
-        if threading.current_thread() is threading.main_thread():
-            self._handlers = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        self._take_signals()  # a run resumed within an epoch has no sanity check
 
-    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        while self._handlers:
-            signal.signal(*self._handlers.popitem())
+    def _take_signals(self) -> None:
+        """Replace Lightning's handlers, which exit with 0, or save in the middle of a step. At the
+        end Lightning puts back those that it has found."""
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                signal.signal(number, self._handle)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self._signum and signum == signal.SIGINT:
             os._exit(128 + signum)
         self._signum = signum
+        os.write(2, b"\nSaving after this step; Ctrl-C again leaves at once.\n")
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         if self._is_due(trainer) and self._is_exact(trainer):
@@ -123,7 +148,9 @@ class LastCheckpoint(callbacks.Checkpoint):
     def _save(self, trainer: L.Trainer) -> None:
         for logger in trainer.loggers:
             logger.save()  # so that no row before the checkpoint can be lost
-        trainer.save_checkpoint(self.path)
+        trainer.save_checkpoint(self.path, weights_only=False)
         self._step, self._time = trainer.global_step, time.monotonic()
-        if self._signum:
-            raise Interrupted(self._signum)
+        # Also on the ranks that got no signal, as after `kill` of the first process alone.
+        own = torch.tensor(self._signum, device=trainer.strategy.root_device)
+        if signum := int(trainer.strategy.reduce(own, reduce_op="max")):
+            raise Interrupted(signum)

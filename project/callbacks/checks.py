@@ -16,8 +16,9 @@ class MonitorCheck(Callback):
     def __init__(self, monitor: str) -> None:
         self.monitor = monitor
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self.monitor.startswith("val/") and not sum(trainer.num_val_batches):
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        sets = getattr(trainer.datamodule, "sets", ("val",))  # type: ignore[attr-defined]
+        if self.monitor.startswith("val/") and "val" not in sets:
             raise ValueError(
                 f"nothing measures {self.monitor} without validation examples: set "
                 "--data.val_size, or --monitor train/loss"

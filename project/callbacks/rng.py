@@ -69,6 +69,10 @@ class RNGState(Callback):
             set_state(self._pending, self._device)
             self._pending = None
 
+    def on_train_start(self, *_: Any) -> None:
+        if self._rank:  # Lightning seeds all ranks alike, so that their dropout masks are the same
+            torch.manual_seed(torch.initial_seed() + self._rank)
+
     def on_train_epoch_start(self, *_: Any) -> None:
         self._restore()
 

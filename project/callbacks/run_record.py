@@ -2,9 +2,7 @@
 
 import platform
 import shlex
-import shutil
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +10,19 @@ import lightning as L
 import torch
 import yaml
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 from project.callbacks.checkpoints import Interrupted
+from project.checkpoint import load_checkpoint
 from project.run import (
+    BEST,
     CONFIG,
     RECORD,
     config_sha256,
     git_state,
     package_versions,
     read_record,
+    release_run,
     write_record,
 )
 
@@ -92,18 +94,17 @@ class RunRecord(Callback):
                 print(f"Saved after step {trainer.global_step}. To continue: {resume}")
         elif trainer.is_global_zero and not (self.run / RECORD).exists():
             # It failed before it began: leave no folder with nothing but an empty event file.
-            shutil.rmtree(self.run, ignore_errors=True)
-            with suppress(OSError):
-                self.run.parent.rmdir()
-                self.run.parent.parent.rmdir()
+            for path in self.run.glob("events*"):
+                path.unlink()
+            release_run(self.run)
 
     def _finish(self, trainer: L.Trainer, stopped_by: str) -> None:
         self.record["seconds"] = round(self.seconds + time.monotonic() - self.start, 3)
         self.record["epochs"] = trainer.current_epoch
         self.record["stopped_by"] = stopped_by
-        best = getattr(trainer.checkpoint_callback, "best_model_path", "")
-        if best and Path(best).is_file():
-            checkpoint = torch.load(best, map_location="cpu", weights_only=True)
+        best = self.run / BEST
+        if best.is_file():
+            checkpoint = load_checkpoint(best)
             self.record["best_epoch"] = checkpoint["epoch"]
             self.record["metrics"] = checkpoint["metrics"]
         self._write(trainer)
@@ -121,9 +122,9 @@ class RunRecord(Callback):
 
 def _reason(trainer: L.Trainer) -> str:
     stopping = trainer.early_stopping_callback
-    if stopping is not None and stopping.stopped_epoch > 0:
+    if stopping is not None and stopping.stopping_reason != EarlyStoppingReason.NOT_STOPPED:
         return "early_stopping"
-    if trainer.max_epochs is not None and 0 < trainer.max_epochs <= trainer.current_epoch:
+    if trainer.max_epochs is not None and -1 < trainer.max_epochs <= trainer.current_epoch:
         return "max_epochs"
     return "max_steps" if 0 < trainer.max_steps <= trainer.global_step else "max_time"
 

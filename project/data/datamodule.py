@@ -54,10 +54,8 @@ class ImageDataModule(L.LightningDataModule, ABC):
         num_workers: int = 0,
     ) -> None:
         super().__init__()
-        if batch_size < 1 or val_size < 0:
-            raise ValueError(
-                f"batch_size {batch_size} must be positive, val_size {val_size} not less than 0"
-            )
+        if batch_size < 1:
+            raise ValueError(f"batch_size {batch_size} must be positive")
         self.batch_size, self.train_size, self.val_size = batch_size, train_size, val_size
         self.augment, self.drop_last = augment, drop_last
         self.seed, self.split_seed, self.num_workers = seed, split_seed, num_workers
@@ -200,7 +198,9 @@ class ImageDataModule(L.LightningDataModule, ABC):
 
 
 def _count(size: int | float, total: int) -> int:
-    return round(size * total) if 0 < size < 1 else int(size)
+    if size < 0 or (size > 1 and size != int(size)):
+        raise ValueError(f"size {size} is neither a number of examples nor a share below 1")
+    return round(size * total) if size < 1 else int(size)
 
 
 def missing(what: str, root: Path, wanted: str, cause: Exception) -> ValueError:

@@ -120,6 +120,8 @@ class ImageFolderDataModule(ImageDataModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(val_size=val_size, num_workers=num_workers, **kwargs)
+        if image_size < 1:
+            raise ValueError(f"image_size {image_size} must be positive")
         self.root, self.image_size, self.in_channels = Path(root), image_size, in_channels
         self.memory_budget = memory_budget
         self.test_size = 0 if (self.root / "test").is_dir() else test_size
@@ -145,6 +147,9 @@ class ImageFolderDataModule(ImageDataModule):
         folder = self._folder(split)
         if split != "train" and (folder == self.root or not folder.is_dir()):
             return None
+        siblings = {path.name for path in _visible(self.root) if path.is_dir()}
+        if folder != self.root and (others := siblings - {"train", "val", "test"}):
+            raise ValueError(f"{self.root} may have train, val and test in it, not {others}")
         unknown = {path.name for path in _visible(folder) if path.is_dir()} - set(self.class_names)
         if unknown:
             raise ValueError(f"{folder} has classes that the training images lack: {unknown}")
@@ -156,6 +161,8 @@ class ImageFolderDataModule(ImageDataModule):
                 raise ValueError(f"class folder {folder / name} has no images ({sorted(SUFFIXES)})")
             paths += found
             labels += [label] * len(found)
+        if not paths:
+            raise ValueError(f"{folder} has no images: remove it, or fill it")
         files = ImageFiles(paths, self.image_size, self.in_channels)
         size = len(files) * self.in_channels * self.image_size**2
         images = files.read_all() if size <= self.memory_budget * 1e9 else files

@@ -56,6 +56,8 @@ class SyntheticDataModule(ImageDataModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(train_size=train_size, val_size=val_size, **kwargs)
+        if min(train_size, val_size, test_size) < 0 or image_size < 1:
+            raise ValueError("sizes can't be negative, and image_size must be positive")
         self.test_size, self.image_size = test_size, image_size
         names = [f"{36 * i}°" for i in range(ORIENTATIONS)]
         self.class_names = [f"{width} {name}" for width in ("wide", "narrow") for name in names]

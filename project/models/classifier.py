@@ -96,8 +96,11 @@ class Classifier(L.LightningModule, ABC):
         monitor: str = "val/loss",
     ) -> None:
         super().__init__()
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing {label_smoothing} must be from 0 to below 1")
+        if not 0 <= label_smoothing < 1 or warmup_steps < 0:
+            raise ValueError(
+                f"label_smoothing {label_smoothing} must be from 0 to below 1, and warmup_steps "
+                f"{warmup_steps} not negative"
+            )
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"], logger=False)
         self.num_classes = num_classes
         self.class_names = class_names or [str(i) for i in range(num_classes)]
@@ -119,7 +122,7 @@ class Classifier(L.LightningModule, ABC):
         loss = F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
         self.train_metrics.update(loss.detach() * len(labels), logits.detach(), labels)
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if (self.global_step + 1) % every == 0:
+        if every and (self.global_step + 1) % every == 0:
             self._write({"train/loss_step": loss}, self.global_step)
         return loss
 

@@ -1,0 +1,172 @@
+"""When the last state is saved, what is kept of the best, and how long a run is patient."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
+
+from project.callbacks import BestCheckpoint, EarlyStopping, LastCheckpoint
+from project.callbacks.checkpoints import Interrupted
+from project.checkpoint import load_checkpoint
+from project.data import SyntheticDataModule
+from project.models import MLP
+
+QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+
+
+@pytest.fixture(autouse=True)
+def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def fit(callbacks: list[L.Callback], **kwargs: Any) -> L.Trainer:
+    """Two epochs of 5 batches, unless told otherwise."""
+    data = SyntheticDataModule(40, 16, 0, image_size=8, batch_size=8)
+    trainer = L.Trainer(
+        accelerator="cpu", callbacks=callbacks, **{"max_epochs": 2, **QUIET, **kwargs}
+    )
+    trainer.fit(MLP([8], in_channels=3, image_size=8), data)
+    return trainer
+
+
+def save_points(monkeypatch: pytest.MonkeyPatch, last: LastCheckpoint, **kwargs: Any) -> list[int]:
+    """Number of batches seen at each save within an epoch; the saves at its end are checked."""
+    points: list[int] = []
+    ends: list[int] = []
+    original = L.Trainer.save_checkpoint
+
+    def save(self: L.Trainer, *args: Any, **options: Any) -> None:
+        original(self, *args, **options)
+        loop = self.fit_loop.epoch_loop
+        seen = self.current_epoch * 5 + loop.batch_progress.current.ready
+        at_end = loop.batch_progress.current.completed == 5
+        (ends if at_end else points).append(seen)
+
+    monkeypatch.setattr(L.Trainer, "save_checkpoint", save)
+    fit([last], **kwargs)
+    assert ends == [5, 10]
+    return points
+
+
+def test_saves_after_each_epoch_only_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert save_points(monkeypatch, LastCheckpoint(Path("last.ckpt"))) == []
+    assert load_checkpoint(Path("last.ckpt"))["global_step"] == 10
+
+
+def test_never_saves_after_the_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = LastCheckpoint(Path("last.ckpt"), every_n_steps=1)
+    assert save_points(monkeypatch, last) == [1, 2, 3, 4, 6, 7, 8, 9]
+
+
+def test_saves_every_n_steps_since_the_newest_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = LastCheckpoint(Path("last.ckpt"), every_n_steps=3)
+    assert save_points(monkeypatch, last) == [3, 8]
+
+
+def test_never_saves_with_gradients_half_accumulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = LastCheckpoint(Path("last.ckpt"), every_n_steps=1)
+    assert save_points(monkeypatch, last, accumulate_grad_batches=2) == [2, 4, 7, 9]
+
+
+def test_never_saves_right_before_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = LastCheckpoint(Path("last.ckpt"), every_n_steps=1)
+    assert save_points(monkeypatch, last, val_check_interval=2) == [1, 3, 6, 8]
+
+
+@pytest.mark.parametrize(("minutes", "points"), [(1e-9, [1, 2, 3, 4, 6, 7, 8, 9]), (9, [])])
+def test_saves_every_n_minutes(
+    minutes: float, points: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = LastCheckpoint(Path("last.ckpt"), every_n_minutes=minutes)
+    assert save_points(monkeypatch, last) == points
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_after_the_step_and_the_handlers_return(signum: int) -> None:
+    class Sender(L.Callback):
+        def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+            if trainer.global_step == 6:
+                os.kill(os.getpid(), signum)
+
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with pytest.raises(Interrupted) as stop:
+        fit([Sender(), LastCheckpoint(Path("last.ckpt"))])
+    assert (stop.value.code, stop.value.name) == (128 + signum, signal.Signals(signum).name)
+    assert load_checkpoint(Path("last.ckpt"))["global_step"] == 7
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_a_signal_in_the_sanity_check_saves_after_the_first_step() -> None:
+    class Sender(L.Callback):
+        def on_validation_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+            if trainer.sanity_checking:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        fit([Sender(), LastCheckpoint(Path("last.ckpt"))])
+    assert load_checkpoint(Path("last.ckpt"))["global_step"] == 1
+
+
+def test_the_handlers_return_after_a_run() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    fit([LastCheckpoint(Path("last.ckpt"))])
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def best(folder: Path) -> BestCheckpoint:
+    checkpoint = BestCheckpoint(dirpath=folder, filename="best", monitor="val/loss")
+    assert checkpoint.dirpath is not None
+    return checkpoint
+
+
+def test_the_best_score_moves_with_its_folder() -> None:
+    saved = best(Path("old"))
+    fit([saved])
+    state = saved.state_dict()
+    assert saved.best_model_score is not None
+    Path("old").rename("new")
+    moved = best(Path("new"))
+    moved.load_state_dict(state)
+    assert moved.best_model_score == saved.best_model_score
+    assert Path(moved.best_model_path) == Path("new/best.ckpt").absolute()
+    assert moved.best_k_models == {moved.best_model_path: saved.best_model_score}
+    assert moved.kth_best_model_path == moved.best_model_path
+
+
+def stopping(patience: int, **state: Any) -> EarlyStopping:
+    """One that goes on from a state, of patience 3 unless told otherwise."""
+    callback = EarlyStopping("val/loss", patience=patience)
+    saved = EarlyStopping("val/loss", patience=3).state_dict()
+    callback.load_state_dict(saved | state)
+    return callback
+
+
+def test_patience_is_of_the_command_line_and_the_rest_of_the_checkpoint() -> None:
+    callback = stopping(5, wait_count=2, best_score=torch.tensor(0.5))
+    assert (callback.patience, callback.wait_count) == (5, 2)
+    assert callback.best_score == 0.5
+
+
+def test_no_patience_at_all_still_trains() -> None:
+    never_better = EarlyStopping("val/loss", patience=0, min_delta=9)
+    trainer = fit([never_better], max_epochs=4, enable_checkpointing=False)
+    assert trainer.current_epoch == 2  # the first epoch improves on none
+
+
+@pytest.mark.parametrize(("patience", "epochs"), [(3, 0), (4, 1), (5, 2), (99, 4)])
+def test_a_run_that_was_stopped_goes_on_with_more_patience_only(patience: int, epochs: int) -> None:
+    never_better = stopping(
+        patience,
+        wait_count=3,
+        stopped_epoch=7,
+        stopping_reason=EarlyStoppingReason.PATIENCE_EXHAUSTED.value,
+        best_score=torch.tensor(0.0),
+    )
+    trainer = fit([never_better], max_epochs=4, enable_checkpointing=False)
+    assert trainer.current_epoch == epochs
+    assert (never_better.stopping_reason == EarlyStoppingReason.NOT_STOPPED) == (patience == 99)
