@@ -279,7 +279,8 @@ class CLI(LightningCLI):
         if not run or not self.trainer.is_global_zero:
             return
         record, trainer = read_record(run), config.trainer
-        whole = trainer.limit_test_batches in (None, 1.0) and not trainer.fast_dev_run
+        limit = trainer.limit_test_batches  # 1 is one batch, 1.0 all of them
+        whole = (limit is None or repr(limit) == "1.0") and not trainer.fast_dev_run
         same = same_data(yaml.safe_load((run / CONFIG).read_text()), self._plain_config())
         if not whole or not same or Path(config.ckpt_path).name != BEST.name:
             print(

@@ -1,8 +1,10 @@
 """The command line: what is built from it, and one clear sentence for each kind of bad input."""
 
+import csv
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from torch.optim import SGD, AdamW
 from project.cli import CLI, console, main
 from project.data import FashionMNISTDataModule, SyntheticDataModule
 from project.models import MLP, ResNet18
-from project.parser import config_folder, expand
+from project.parser import UsageError, config_folder, expand
+from project.run import claim_run, lock_run
 
 TINY = ["--data.train_size", "48", "--data.val_size", "20", "--data.test_size", "20"]
 TINY += ["--data.image_size", "8", "--data.batch_size", "16", "--model.width", "4"]
@@ -341,6 +344,10 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "smoothing": ([*FIT, "--model.label_smoothing", "-1"], 2, "label_smoothing -1.0 must be"),
     "no validation": ([*FIT, "--data.val_size", "0"], 1, "nothing measures val/loss without"),
     "sizes": (["fit", *TINY, "--data.train_size", "0"], 1, "train_size 0"),
+    "linked seed": ([*FIT, "--data.seed", "3"], 2, "--data.seed follows from --seed_everything"),
+    "linked mode": ([*FIT, "--early_stopping.mode", "max"], 2, "mode follows from the name of"),
+    "two origins": ([*FIT, "--run", "x", "--ckpt_path", "last"], 2, "leave out --ckpt_path"),
+    "two starts": ([*FIT, "--run", "x", "--init_from", "y"], 2, "--init_from starts a new run"),
     "untrained": (["test", "--config", "synthetic"], 2, "test needs trained weights"),
     "no run": (["test", "--run", "nowhere"], 1, "nowhere is no run folder"),
     "no checkpoint": (
@@ -388,6 +395,56 @@ def test_bad_input_gets_one_sentence(
 
     assert re.search(sentence, line), line
     assert sorted(Path().rglob("*")) == before or case in LATE, "nothing half-written is left"
+
+
+def test_runs_that_start_together_get_folders_of_their_own() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        runs = list(pool.map(claim_run, [Path("runs/same")] * 40))
+    assert len(set(runs)) == 40
+    assert all(run.is_dir() for run in runs)
+
+
+def test_a_run_that_another_process_trains_is_left_alone(finished: Path) -> None:
+    lock = lock_run(finished)
+    assert lock is not None
+    with pytest.raises(UsageError, match=r"another process is training .*version_0"):
+        main(["fit", "--run", str(finished), "--trainer.max_epochs", "9"])
+    lock.release()
+
+
+def test_a_finished_run_is_not_resumed_and_keeps_its_record(finished: Path) -> None:
+    before = (finished / "run.json").read_text()
+    for more in ([], ["--trainer.max_epochs", "1"]):
+        with pytest.raises(ValueError, match="finished, after 2 epochs"):
+            main(["fit", *more, "--run", str(finished)])  # options before --run count too
+    assert (finished / "run.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--trainer.limit_test_batches", "1"],
+        ["--trainer.fast_dev_run", "true"],
+        ["--data.split_seed", "3"],
+    ],
+)
+def test_only_the_whole_test_set_of_the_run_is_recorded(
+    options: list[str], finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (finished / "run.json").read_text()
+    main(["test", "--run", str(finished), *options])
+    assert (finished / "run.json").read_text() == before
+    assert "run.json is as it was" in capsys.readouterr().out
+
+
+def test_a_callback_of_the_user_does_not_decide_what_is_best() -> None:
+    extra = ["--trainer.callbacks+=lightning.pytorch.callbacks.ModelCheckpoint"]
+    main([*FIT, *extra, "--trainer.max_epochs", "3", "--model.optimizer.lr", "1"])
+    record = json.loads(Path("runs/synthetic/version_0/run.json").read_text())
+    rows = csv.DictReader(Path("runs/synthetic/version_0/metrics.csv").read_text().splitlines())
+    losses = [float(row["val/loss"]) for row in rows if row["val/loss"]]
+    assert record["metrics"]["val/loss"] == min(losses)
+    assert record["best_epoch"] == losses.index(min(losses))
 
 
 def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,8 @@ class TensorLoader:
     ) -> None:
         if batch_size < 1 or batch_size % world_size:
             raise ValueError(
-                f"batch_size {batch_size} is over all processes: use a multiple of {world_size}"
+                f"batch_size {batch_size} is over all processes: use a positive multiple of "
+                f"{world_size}"
             )
         self.images, self.labels, self.batch_size = images, labels, batch_size
         self.indices = torch.arange(len(labels)) if indices is None else indices

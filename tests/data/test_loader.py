@@ -350,7 +350,7 @@ def test_drop_last() -> None:
 
 
 def test_batch_size_must_be_a_multiple_of_the_ranks() -> None:
-    with pytest.raises(ValueError, match=r"batch_size 9 .* use a multiple of 2"):
+    with pytest.raises(ValueError, match=r"batch_size 9 .* use a positive multiple of 2"):
         make(batch_size=9, world_size=2)
     for batch_size in (0, -2):
         with pytest.raises(ValueError, match=f"batch_size {batch_size} .* positive"):
