@@ -16,22 +16,21 @@ from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor, RichProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from project import data, models  # noqa: F401  their classes can be given by name
 from project.callbacks import (
-    BestCheckpoint,
     EarlyStopping,
     LastCheckpoint,
     MonitorCheck,
     ProgressBar,
     RNGState,
     RunRecord,
+    run_checkpoints,
 )
 from project.checkpoint import AtomicCheckpointIO, check_fits, init_from, load_checkpoint
-from project.loggers import ContinuingCSVLogger
+from project.loggers import run_loggers
 from project.models.classifier import monitor_mode
 from project.parser import COMMANDS, Parser, UsageError, expand, explain
 from project.reports.predictions import write_predictions
@@ -194,12 +193,13 @@ class CLI(LightningCLI):
         if trainer.enable_progress_bar is not False and not own_bar:
             callbacks.append(ProgressBar())
         if self.subcommand == "fit":
-            callbacks = [RNGState(), *callbacks, *self._fit_callbacks(trainer)]
+            callbacks = [RNGState(), *callbacks, *self._run_callbacks(trainer)]
             plugins = trainer.plugins or []
             plugins = plugins if isinstance(plugins, list) else [plugins]
             kwargs["plugins"] = [*plugins, AtomicCheckpointIO()]
             if trainer.logger in (None, True):
-                kwargs["logger"] = self._loggers()
+                step = self.checkpoint["global_step"] if self.checkpoint else 0
+                kwargs["logger"] = run_loggers(self.run_folder, step)
         else:
             kwargs |= {"logger": False, "enable_checkpointing": False}
         if self.subcommand == "lr_find":
@@ -210,36 +210,17 @@ class CLI(LightningCLI):
             kwargs |= {"devices": 1, "num_nodes": 1, "strategy": "auto"}
         return super().instantiate_trainer(callbacks=callbacks, **kwargs)
 
-    def _loggers(self) -> list[Logger]:
-        step = self.checkpoint["global_step"] if self.checkpoint else 0
-        run = self.run_folder
-        place = (str(run.parent.parent), run.parent.name, run.name)
-        return [
-            TensorBoardLogger(*place, purge_step=step or None),
-            ContinuingCSVLogger(*place, first_step=step),
-        ]
-
-    def _fit_callbacks(self, trainer: Namespace) -> list[Callback]:
-        config = self.config.fit
-        callbacks: list[Callback] = [MonitorCheck(config.monitor)]
-        if stopping := self._get(self.config_init, "early_stopping"):
-            callbacks.append(stopping)
-        if trainer.logger is not False:
-            callbacks.append(LearningRateMonitor())
+    def _run_callbacks(self, trainer: Namespace) -> list[Callback]:
+        stopping, last = (self._get(self.config_init, k) for k in ("early_stopping", "checkpoint"))
+        monitor = self.config.fit.monitor
+        callbacks: list[Callback] = [MonitorCheck(monitor)]
+        callbacks += [stopping] if stopping else []
+        callbacks += [LearningRateMonitor()] if trainer.logger is not False else []
         if trainer.fast_dev_run:
             return callbacks
         callbacks.append(RunRecord(self.run_folder, self._plain_config(), self.command))
         if trainer.enable_checkpointing is not False:
-            best = BestCheckpoint(
-                dirpath=self.run_folder / BEST.parent,
-                filename=BEST.stem,
-                monitor=config.monitor,
-                mode=monitor_mode(config.monitor),
-                enable_version_counter=False,
-            )
-            last = self._get(self.config_init, "checkpoint")
-            last.path = self.run_folder / LAST
-            callbacks += [best, last]  # in this order, so that the last knows the best
+            callbacks += run_checkpoints(self.run_folder, monitor, last)
         return callbacks
 
     def after_instantiate_classes(self) -> None:

@@ -1,10 +1,10 @@
-"""A metrics file that a resumed run goes on with."""
+"""The loggers of a run, which a resumed run goes on with."""
 
 import csv
 from pathlib import Path
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
 
@@ -59,3 +59,12 @@ class ContinuingCSVLogger(CSVLogger):
         if self._experiment is None and getattr(rank_zero_only, "rank", 0) == 0:
             self._experiment = _ContinuingWriter(self.log_dir, self.first_step)
         return super().experiment
+
+
+def run_loggers(run: Path, first_step: int) -> list[Logger]:
+    """TensorBoard and `metrics.csv` in a run folder, from an optimiser step on."""
+    place = (str(run.parent.parent), run.parent.name, run.name)
+    return [
+        TensorBoardLogger(*place, purge_step=first_step or None),
+        ContinuingCSVLogger(*place, first_step=first_step),
+    ]

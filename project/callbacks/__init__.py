@@ -1,6 +1,11 @@
 """Callbacks: each is one fact about a run."""
 
-from project.callbacks.checkpoints import BestCheckpoint, EarlyStopping, LastCheckpoint
+from project.callbacks.checkpoints import (
+    BestCheckpoint,
+    EarlyStopping,
+    LastCheckpoint,
+    run_checkpoints,
+)
 from project.callbacks.checks import MonitorCheck
 from project.callbacks.progress import ProgressBar
 from project.callbacks.rng import RNGState
@@ -14,4 +19,5 @@ __all__ = [
     "ProgressBar",
     "RNGState",
     "RunRecord",
+    "run_checkpoints",
 ]

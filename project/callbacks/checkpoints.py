@@ -15,7 +15,8 @@ import torch
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
-from project.run import LAST
+from project.models.classifier import monitor_mode
+from project.run import BEST, LAST
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -154,3 +155,16 @@ class LastCheckpoint(callbacks.Checkpoint):
         own = torch.tensor(self._signum, device=trainer.strategy.root_device)
         if signum := int(trainer.strategy.reduce(own, reduce_op="max")):
             raise Interrupted(signum)
+
+
+def run_checkpoints(run: Path, monitor: str, last: LastCheckpoint) -> list[callbacks.Callback]:
+    """The two checkpoints of a run folder, in the order in which the last knows the best."""
+    best = BestCheckpoint(
+        dirpath=run / BEST.parent,
+        filename=BEST.stem,
+        monitor=monitor,
+        mode=monitor_mode(monitor),
+        enable_version_counter=False,
+    )
+    last.path = run / LAST
+    return [best, last]
