@@ -162,9 +162,9 @@ def explain(message: str, known: Iterable[str]) -> str:
         arguments = {f"{option}.{argument}" for argument in _arguments(kind)}
         option = f"{option}.{name}"
         return f"{kind} has no option {option}{_nearest(option, arguments)}"
-    if found := re.search(r"Expected a dot import path string: (\S+)", message):
-        return f"no class {found[1]!r} for {option}{_nearest(found[1], _class_names())}"
     if found := re.search(r"arguments are required: (\S+)", message):
+        if not key:
+            return "no model or no data named: a preset comes after a config, as in --config cifar"
         return f"{option}.{found[1]} is required"
     if 'expected "subcommand"' in message or "invalid choice" in message:
         given = re.search(r"invalid choice: (\S+)", message)
@@ -177,11 +177,13 @@ def explain(message: str, known: Iterable[str]) -> str:
     expected = re.findall(
         r"Expected an? (?:<class ')?(?:typing\.)?(.+?)(?:'>)?(?:\.|$)", message, re.M
     )
-    kinds = [kind for kind in expected if kind not in ("NoneType",) and not kind.startswith("path")]
+    kinds = [kind for kind in expected if not kind.startswith(("NoneType", "path", "dot"))]
     if kinds and key:
-        given = re.search(r"val='(.*?)'\)|(?:Got|Given) value: (.*)", message)
+        given = re.search(r"val='(.*?)'\)|(?:Got|Given) value: (.*?)(?:\. Got .*)?$", message, re.M)
         value = (given[1] or given[2]) if given else "?"
         return f"{option}: expected {' or '.join(dict.fromkeys(kinds))}, got {value!r}"
+    if found := re.search(r"Expected a dot import path string: (\S+)", message):
+        return f"no class {found[1]!r} for {option}{_nearest(found[1], _class_names())}"
     return (f"{option}: " if key else "") + " ".join(message.split())
 
 
