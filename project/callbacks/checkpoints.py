@@ -104,9 +104,9 @@ class LastCheckpoint(callbacks.Checkpoint):
                 signal.signal(number, self._handle)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self._signum and signum == signal.SIGINT:
-            os._exit(128 + signum)
         self._signum = signum
+        # The next Ctrl-C ends the process even where Python does not run, as in a long backward.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.write(2, b"\nSaving after this step; Ctrl-C again leaves at once.\n")
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
