@@ -51,7 +51,8 @@ def lock_run(run: Path) -> BaseFileLock | None:
 def release_run(run: Path) -> None:
     """Remove the folder of a run that failed before it began, if there is nothing in it."""
     with suppress(OSError):
-        (run / LOCK).unlink(missing_ok=True)
+        if [path.name for path in run.iterdir()] == [LOCK]:
+            (run / LOCK).unlink()
         run.rmdir()
         run.parent.rmdir()
         run.parent.parent.rmdir()
