@@ -29,11 +29,6 @@ COMMON += ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_sum
 FIT = ["fit", "--config", "synthetic", "--model", "MLP", "--model.hidden_sizes", "[16, 8]", *COMMON]
 
 
-@pytest.fixture(autouse=True)
-def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder of three epochs, which tests copy or only read."""

@@ -27,11 +27,6 @@ QUIET += ["--trainer.enable_model_summary", "false"]
 FIT = ["fit", "--config", "synthetic", *TINY, *QUIET]
 
 
-@pytest.fixture(autouse=True)
-def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder, shared by tests that only read it."""

@@ -25,11 +25,6 @@ MLP = ["fit", "--config", "synthetic", "--model", "MLP", *COMMON]  # 13 steps an
 RESNET = ["fit", "--config", "synthetic", "--model.width", "4", *COMMON]
 
 
-@pytest.fixture(autouse=True)
-def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 class Killer:
     """Sends this process a signal at given moments: ("train" or "val", index over the run)."""
 

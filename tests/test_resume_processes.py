@@ -39,11 +39,6 @@ RUN = Path("runs/synthetic/version_0")
 LAST = RUN / "checkpoints/last.ckpt"
 
 
-@pytest.fixture(autouse=True)
-def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 class Process:
     """`python -m project …`, in a process group of its own."""
 

@@ -19,11 +19,6 @@ from project.models import MLP
 QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
 
 
-@pytest.fixture(autouse=True)
-def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def fit(callbacks: list[L.Callback], **kwargs: Any) -> L.Trainer:
     """Two epochs of 5 batches, unless told otherwise."""
     data = SyntheticDataModule(40, 16, 0, image_size=8, batch_size=8)

@@ -21,11 +21,6 @@ TINY = ["--config", "synthetic", "--data.train_size", "64", "--data.image_size",
 TINY += ["--model", "MLP", "--num_steps", "30"]
 
 
-@pytest.fixture(autouse=True)
-def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def measured(losses: list[float]) -> LRRange:
     sweep = LRSweep(1e-6, 1.0, 400)
     sweep.lrs, sweep.losses = sweep.lrs[-len(losses) :], losses
