@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.optim import SGD, AdamW
 
 from project.cli import CLI, console, main
@@ -448,6 +449,21 @@ def test_a_callback_of_the_user_does_not_decide_what_is_best() -> None:
     losses = [float(row["val/loss"]) for row in rows if row["val/loss"]]
     assert record["metrics"]["val/loss"] == min(losses)
     assert record["best_epoch"] == losses.index(min(losses))
+
+
+def test_signals_before_training_give_the_codes_of_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lightning_at_ctrl_c(_: list[str]) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            sys.exit(1)
+
+    def terminated(_: list[str]) -> None:
+        raise SIGTERMException
+
+    for happens, code in ((lightning_at_ctrl_c, 130), (terminated, 143)):
+        monkeypatch.setattr("project.cli.main", happens)
+        assert run(monkeypatch, ["fit"]) == code
 
 
 def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
