@@ -16,7 +16,7 @@ from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor, RichProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
+from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from project import data, models  # noqa: F401  their classes can be given by name
@@ -30,7 +30,7 @@ from project.callbacks import (
     run_checkpoints,
 )
 from project.checkpoint import AtomicCheckpointIO, check_fits, init_from, load_checkpoint
-from project.loggers import run_loggers
+from project.loggers import is_rank_zero, run_loggers
 from project.models.classifier import monitor_mode
 from project.parser import COMMANDS, Parser, UsageError, expand, explain
 from project.reports.predictions import write_predictions
@@ -155,7 +155,7 @@ class CLI(LightningCLI):
         """The folder to train in: that of the run to resume, or a new one."""
         folder = Path(config.trainer.default_root_dir, config.name)
         if config.ckpt_path == "last":
-            run = find_unfinished(folder, locked=not _is_rank_zero())
+            run = find_unfinished(folder, locked=not is_rank_zero())
             config.ckpt_path = str(run / LAST) if run else None
             found = f"Resuming {run}." if run else f"No run in {folder} to resume: starting one."
             rank_zero_info(found)
@@ -164,7 +164,7 @@ class CLI(LightningCLI):
         record = read_record(run) if run else {}
         self.finished = record.get("stopped_by") in FINISHED
         self.run_folder = run or folder / f"version_{next_version(folder)}"
-        if _is_rank_zero() and not config.trainer.fast_dev_run:
+        if is_rank_zero() and not config.trainer.fast_dev_run:
             self.run_folder = run or claim_run(folder)
             self.lock = lock_run(self.run_folder)
             if self.lock is None:
@@ -289,10 +289,6 @@ class CLI(LightningCLI):
         path = folder / "predictions.csv"
         write_predictions(path, torch.cat(batches), self.datamodule)
         print(f"Predictions: {path}")
-
-
-def _is_rank_zero() -> bool:
-    return getattr(rank_zero_only, "rank", 0) == 0  # from the environment, as no process group is
 
 
 def main(args: Sequence[str] | None = None) -> CLI:

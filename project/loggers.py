@@ -8,6 +8,11 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
 
+def is_rank_zero() -> bool:
+    """Whether this is a run's first process, by the environment and so before it has a group."""
+    return getattr(rank_zero_only, "rank", 0) == 0
+
+
 class _ContinuingWriter(ExperimentWriter):
     def __init__(self, log_dir: str, first_step: int) -> None:
         self.first_step = first_step
@@ -56,7 +61,7 @@ class ContinuingCSVLogger(CSVLogger):
 
     @property
     def experiment(self) -> ExperimentWriter:
-        if self._experiment is None and getattr(rank_zero_only, "rank", 0) == 0:
+        if self._experiment is None and is_rank_zero():
             self._experiment = _ContinuingWriter(self.log_dir, self.first_step)
         return super().experiment
 

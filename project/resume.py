@@ -10,7 +10,7 @@ from project.run import LAST, lock_run, next_version, read_record
 FINISHED = ("max_epochs", "max_steps", "early_stopping")
 # Settings that do not change what a step computes, or only how long a run goes on.
 FREE = (
-    *("name", "run", "ckpt_path", "init_from", "weights_only", "early_stopping", "checkpoint"),
+    *("name", "ckpt_path", "init_from", "early_stopping", "checkpoint"),
     *("data.root", "data.num_workers", "data.memory_budget"),
     *("trainer.default_root_dir", "trainer.logger", "trainer.callbacks", "trainer.profiler"),
     *("trainer.max_", "trainer.min_", "trainer.enable_", "trainer.num_sanity_val_steps"),

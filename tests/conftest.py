@@ -4,10 +4,14 @@ That folder lies beside the checkout, or where PROJECT_TEST_DATA says; nothing i
 """
 
 import os
+import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from project.cli import console
 
 SHARED = Path(os.environ.get("PROJECT_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
@@ -16,6 +20,21 @@ SHARED = Path(os.environ.get("PROJECT_TEST_DATA", Path(__file__).parents[2] / "s
 def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test leaves behind is in a folder of its own."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def exit_code(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], int]:
+    """Exit code of `python -m project` with some arguments, in this process."""
+
+    def run(args: list[str]) -> int:
+        monkeypatch.setattr(sys, "argv", ["project", *args])
+        try:
+            console()
+        except SystemExit as stop:
+            return int(stop.code or 0)
+        return 0
+
+    return run
 
 
 @pytest.fixture(scope="session")

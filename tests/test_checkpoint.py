@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from project.checkpoint import AtomicCheckpointIO, check_fits, init_from, load_checkpoint
-from project.cli import console, main
+from project.cli import main
 from project.models import MLP
 
 ROOT = Path(__file__).parents[1]
@@ -35,16 +35,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("finished")
     main([*FIT, "--trainer.max_epochs", "3", "--trainer.default_root_dir", str(root)])
     return root / "synthetic" / "version_0"
-
-
-def run(monkeypatch: pytest.MonkeyPatch, args: list[str]) -> int:
-    """Exit code of `python -m project` with these arguments."""
-    monkeypatch.setattr(sys, "argv", ["project", *args])
-    try:
-        console()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    return 0
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -176,14 +166,14 @@ def test_truncated(damaged: Path) -> None:
 
 
 def test_the_newest_whole_one_is_offered_and_works(
-    damaged: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    damaged: Path, exit_code: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = load_checkpoint(damaged)["state_dict"]
     older = damaged.with_name("older.ckpt")
     shutil.copy(damaged.with_name("best.ckpt"), older)
     os.utime(older, (1, 1))
     damaged.write_bytes(damaged.read_bytes()[:-9])
-    assert run(monkeypatch, ["fit", "--run", "run"]) == 1
+    assert exit_code(["fit", "--run", "run"]) == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
     offered = error[error.index("--config") :]
     assert offered == "--config run/config.yaml --ckpt_path run/checkpoints/best.ckpt"
@@ -286,12 +276,13 @@ def test_a_payload_is_refused_and_not_run(
     zipped: bool,
     command: str,
     monkeypatch: pytest.MonkeyPatch,
+    exit_code: Callable[[list[str]], int],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path("bad.ckpt").write_bytes(payload(zipped))
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     args = [*FIT, "--init_from"] if command == "init_from" else [command, *FIT[1:], "--ckpt_path"]
-    assert run(monkeypatch, [*args, "bad.ckpt"]) == 1
+    assert exit_code([*args, "bad.ckpt"]) == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: bad.ckpt ")
     assert ("could run code" in error) == zipped
@@ -302,12 +293,12 @@ def test_a_payload_is_refused_and_not_run(
 
 
 def test_no_option_of_the_command_line_allows_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    exit_code: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("bad.ckpt").write_bytes(payload(zipped=True))
     args = ["--ckpt_path", "bad.ckpt", "--weights_only", "false"]
     for command in ("fit", "test"):
-        assert run(monkeypatch, [command, *FIT[1:], *args]) != 0
+        assert exit_code([command, *FIT[1:], *args]) != 0
     assert not Path("pwned").exists()
 
 

@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.optim import SGD, AdamW
 
-from project.cli import CLI, console, main
+from project.cli import CLI, main
 from project.data import FashionMNISTDataModule, SyntheticDataModule
 from project.models import MLP, ResNet18
 from project.parser import UsageError, config_folder, expand
@@ -34,16 +35,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("finished")
     main([*FIT, "--trainer.max_epochs", "2", "--trainer.default_root_dir", str(root)])
     return root / "synthetic" / "version_0"
-
-
-def run(monkeypatch: pytest.MonkeyPatch, args: list[str]) -> int:
-    """Exit code of `python -m project` with these arguments."""
-    monkeypatch.setattr(sys, "argv", ["project", *args])
-    try:
-        console()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    return 0
 
 
 def test_run_folder_holds_what_the_design_promises(finished: Path) -> None:
@@ -380,7 +371,7 @@ LATE = ("monitor",)  # known when the run has begun: its record says how it ende
 @pytest.mark.filterwarnings("ignore:Total length of `list` across ranks is zero")
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_gets_one_sentence(
-    case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    case: str, exit_code: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("empty.yaml").write_text("trainer: {max_epochs: 1}")
     Path("typo.yaml").write_text("trainer:\n  max_epoc: 3\n")
@@ -390,7 +381,7 @@ def test_bad_input_gets_one_sentence(
     torch.save({"weights": torch.zeros(1)}, "foreign.ckpt")
     before = sorted(Path().rglob("*"))
     args, code, sentence = BAD[case]
-    assert run(monkeypatch, args) == code
+    assert exit_code(args) == code
     error = capsys.readouterr().err
     assert "Traceback" not in error
     (line,) = [line for line in error.splitlines() if line.startswith("error: ")]
@@ -451,7 +442,9 @@ def test_a_callback_of_the_user_does_not_decide_what_is_best() -> None:
     assert record["best_epoch"] == losses.index(min(losses))
 
 
-def test_signals_before_training_give_the_codes_of_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signals_before_training_give_the_codes_of_a_shell(
+    monkeypatch: pytest.MonkeyPatch, exit_code: Callable[[list[str]], int]
+) -> None:
     def lightning_at_ctrl_c(_: list[str]) -> None:
         try:
             raise KeyboardInterrupt
@@ -463,12 +456,12 @@ def test_signals_before_training_give_the_codes_of_a_shell(monkeypatch: pytest.M
 
     for happens, code in ((lightning_at_ctrl_c, 130), (terminated, 143)):
         monkeypatch.setattr("project.cli.main", happens)
-        assert run(monkeypatch, ["fit"]) == code
+        assert exit_code(["fit"]) == code
 
 
-def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_shows_where(exit_code: Callable[[list[str]], int]) -> None:
     with pytest.raises(ValueError, match="no config"):
-        run(monkeypatch, ["fit", "--config", "nope", "--debug"])
+        exit_code(["fit", "--config", "nope", "--debug"])
 
 
 def test_checkpoint_of_another_model_is_named(finished: Path) -> None:

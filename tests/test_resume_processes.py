@@ -21,7 +21,7 @@ from test_resume import compare
 
 from project.callbacks.checkpoints import Interrupted
 from project.checkpoint import load_checkpoint
-from project.cli import console, main
+from project.cli import main
 from project.models import Classifier
 
 ROOT = Path(__file__).parents[1]
@@ -205,16 +205,6 @@ def short_twin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "synthetic" / "version_0"
 
 
-def run(monkeypatch: pytest.MonkeyPatch, args: list[str]) -> int:
-    """Exit code of `python -m project` with these arguments."""
-    monkeypatch.setattr(sys, "argv", ["project", *args])
-    try:
-        console()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    return 0
-
-
 def test_two_runs_of_a_seed_are_identical(short_twin: Path) -> None:
     main(SHORT)
     compare(short_twin, RUN)
@@ -236,11 +226,11 @@ def test_deterministic_mode_gives_the_same_on_a_cpu(
 
 
 def test_a_finished_run_is_not_resumed(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    exit_code: Callable[[list[str]], int], caplog: pytest.LogCaptureFixture
 ) -> None:
     again = [*SHORT, "--ckpt_path", "last"]
     for version in range(2):
-        assert run(monkeypatch, again) == 0
+        assert exit_code(again) == 0
         assert "No run in runs/synthetic to resume: starting one." in caplog.text
         caplog.clear()
         record = json.loads(Path(f"runs/synthetic/version_{version}/run.json").read_text())
@@ -347,11 +337,11 @@ DIFFERENCES: dict[str, tuple[list[str], str]] = {
 
 
 def test_other_settings_are_refused(
-    interrupted: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    interrupted: Path, exit_code: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path: path.read_bytes() for path in interrupted.rglob("*") if path.is_file()}
     for options, sentence in DIFFERENCES.values():
-        assert run(monkeypatch, [*SHORT, *options, "--ckpt_path", "last"]) == 1
+        assert exit_code([*SHORT, *options, "--ckpt_path", "last"]) == 1
         error = capsys.readouterr().err.strip().splitlines()[-1]
         assert re.search(sentence, error), error
         assert "--init_from" in error
@@ -360,7 +350,10 @@ def test_other_settings_are_refused(
 
 
 def test_other_data_of_the_same_class_are_refused(
-    interrupted: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    interrupted: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    exit_code: Callable[[list[str]], int],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from project.data import synthetic
 
@@ -371,7 +364,7 @@ def test_other_data_of_the_same_class_are_refused(
 
     stripes = synthetic.stripes
     monkeypatch.setattr(synthetic, "stripes", other)
-    assert run(monkeypatch, ["fit", "--run", str(interrupted)]) == 1
+    assert exit_code(["fit", "--run", str(interrupted)]) == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert "holds other training or validation examples than those of the checkpoint" in error
 
@@ -390,10 +383,10 @@ def test_a_finished_run_can_go_on(schedule: str) -> None:
 
 @pytest.mark.parametrize("schedule", ["OneCycleLR", "CosineAnnealingLR"])
 def test_a_schedule_of_the_runs_length_can_not_be_longer(
-    schedule: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    schedule: str, exit_code: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     main([*MLP, "--model.lr_scheduler", schedule, "--trainer.max_epochs", "1"])
-    assert run(monkeypatch, ["fit", "--run", str(RUN), "--trainer.max_epochs", "2"]) == 1
+    assert exit_code(["fit", "--run", str(RUN), "--trainer.max_epochs", "2"]) == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert f"trainer.max_epochs: 1 → 2, for which {schedule} was made" in error
 

@@ -90,7 +90,7 @@ class RunRecord(Callback):
                 return
             self._finish(trainer, exception.name)
             if trainer.is_global_zero:
-                resume = f"python -m project fit --run {self.run}"
+                resume = f"python -m project fit --run {shlex.quote(str(self.run))}"
                 print(f"Saved after step {trainer.global_step}. To continue: {resume}")
         elif trainer.is_global_zero and not (self.run / RECORD).exists():
             # It failed before it began: leave no folder with nothing but an empty event file.
