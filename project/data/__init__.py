@@ -5,6 +5,7 @@ from project.data.cifar10 import CIFAR10DataModule
 from project.data.datamodule import ImageDataModule
 from project.data.fashion_mnist import FashionMNISTDataModule
 from project.data.image_folder import ImageFolderDataModule
+from project.data.linear import LinearDataModule
 from project.data.loader import TensorLoader
 from project.data.synthetic import SyntheticDataModule
 
@@ -14,6 +15,7 @@ __all__ = [
     "FashionMNISTDataModule",
     "ImageDataModule",
     "ImageFolderDataModule",
+    "LinearDataModule",
     "SyntheticDataModule",
     "TensorLoader",
 ]

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from project.data.datamodule import ImageDataModule, Split, missing
+from project.data.datamodule import ImageDataModule, missing
+from project.data.stream import Split
 
 BATCHES = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
 FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin")

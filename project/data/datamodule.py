@@ -1,25 +1,21 @@
-"""What all image data modules share: the split, the normalisation, the loaders, the position."""
+"""What all image data modules share: the split and the normalisation."""
 
 import hashlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
 
-import lightning as L
 import torch
 from torch import Tensor
 
 from project.data.augment import Augment
-from project.data.loader import Images, TensorLoader
-
-Split = Literal["train", "val", "test"]
+from project.data.loader import Images
+from project.data.stream import Split, StreamDataModule
 
 STATISTICS_EXAMPLES = 20_000  # of images on disk; the mean of more does not move by 0.001
-EVAL_FACTOR = 4  # without gradients no activations are kept, so evaluation batches can be larger
 
 
-class ImageDataModule(L.LightningDataModule, ABC):
+class ImageDataModule(StreamDataModule):
     """Training, validation and test images, normalised by the training images' mean and std.
 
     A concrete class sets `in_channels`, `image_size` and `class_names` and defines `load`.
@@ -53,15 +49,9 @@ class ImageDataModule(L.LightningDataModule, ABC):
         split_seed: int = 0,
         num_workers: int = 0,
     ) -> None:
-        super().__init__()
-        if batch_size < 1:
-            raise ValueError(f"batch_size {batch_size} must be positive")
-        self.batch_size, self.train_size, self.val_size = batch_size, train_size, val_size
-        self.augment, self.drop_last = augment, drop_last
-        self.seed, self.split_seed, self.num_workers = seed, split_seed, num_workers
-        self.sets: dict[Split, tuple[Images, Tensor, Tensor]] = {}  # images, labels, indices
-        self._train_loader: TensorLoader | None = None
-        self._position: dict[str, int] | None = None
+        super().__init__(batch_size, seed)
+        self.train_size, self.val_size, self.split_seed = train_size, val_size, split_seed
+        self.augment, self.drop_last, self.num_workers = augment, drop_last, num_workers
 
     @abstractmethod
     def load(self, split: Split) -> tuple[Images, Tensor] | None:
@@ -127,74 +117,13 @@ class ImageDataModule(L.LightningDataModule, ABC):
         std = (share * (value - mean) ** 2).sum(1).sqrt()
         return mean.flatten().tolist(), std.clamp(min=1 / 255).tolist()
 
-    @cached_property
-    def sha256(self) -> str:
-        """Hash of the training and validation examples in their order, labels included."""
-        digest = hashlib.sha256()
-        for split in ("train", "val"):
-            if split in self.sets:
-                images, labels, indices = self.sets[split]
-                digest.update(labels[indices].numpy().tobytes())
-                if isinstance(images, Tensor):
-                    for chunk in indices.split(1000):
-                        digest.update(images[chunk].numpy().tobytes())
-                else:
-                    digest.update(repr(images).encode())
-        return digest.hexdigest()
-
-    def _loader(self, split: Split, batch_size: int, train: bool = False) -> TensorLoader:
-        images, labels, indices = self.sets[split]
-        mean, std = self.statistics
-        return TensorLoader(
-            images,
-            labels,
-            batch_size,
-            indices=indices,
-            mean=mean,
-            std=std,
-            shuffle=train,
-            augment=self.augment if train else None,
-            drop_last=train and self.drop_last,
-            seed=self.seed,
-            rank=self.trainer.global_rank if self.trainer else 0,
-            world_size=self.trainer.world_size if self.trainer else 1,
-            num_workers=self.num_workers,
-        )
-
-    def train_dataloader(self) -> TensorLoader:
-        loader = self._loader("train", self.batch_size, train=True)
-        if self._position is not None:
-            loader.load_state_dict(self._position)
-            self._position = None
-        self._train_loader = loader
-        return loader
-
-    def val_dataloader(self) -> TensorLoader | list[TensorLoader]:
-        return self._loader("val", EVAL_FACTOR * self.batch_size) if "val" in self.sets else []
-
-    def test_dataloader(self) -> TensorLoader:
-        return self._loader("test", EVAL_FACTOR * self.batch_size)
-
-    def predict_dataloader(self) -> TensorLoader:
-        return self.test_dataloader()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position in the training stream, and which data it is.
-
-        It is kept here and not by the loader alone, since this is the one state that Lightning
-        restores before any loader exists and at every kind of checkpoint.
-        """
-        if self._train_loader is None:
-            return {}
-        return {"position": self._train_loader.state_dict(), "sha256": self.sha256}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if state_dict["sha256"] != self.sha256:
-            raise ValueError(
-                f"{type(self).__name__} holds other training or validation examples than those of "
-                "the checkpoint: restore them, or start a new run with --init_from"
-            )
-        self._position = state_dict["position"]
+    def digests(self, split: Split) -> list[bytes]:
+        """Hash of the content of each image of a split, in its order."""
+        images, _, indices = self.sets[split]
+        return [
+            hashlib.blake2b(images[i].numpy().tobytes(), digest_size=16).digest()
+            for i in indices.tolist()
+        ]
 
 
 def _count(size: int | float, total: int) -> int:

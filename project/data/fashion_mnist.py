@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from project.data.datamodule import ImageDataModule, Split, missing
+from project.data.datamodule import ImageDataModule, missing
+from project.data.stream import Split
 
 FILES = {"train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")}
 FILES["test"] = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")

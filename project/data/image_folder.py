@@ -12,8 +12,9 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from project.data.datamodule import ImageDataModule, Split
+from project.data.datamodule import ImageDataModule
 from project.data.loader import Images
+from project.data.stream import Split
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
 LISTED = 20  # bad files named in one error

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from project.data.datamodule import ImageDataModule, Split
+from project.data.datamodule import ImageDataModule
 from project.data.loader import generator
+from project.data.stream import Split
 
 ORIENTATIONS, FREQUENCIES = 5, (3.0, 6.0)
 

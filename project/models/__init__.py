@@ -1,7 +1,9 @@
 """Networks: one abstract `Classifier`, and one file for each architecture."""
 
 from project.models.classifier import Classifier
+from project.models.linear_regression import LinearRegression
 from project.models.mlp import MLP
 from project.models.resnet import ResNet18
+from project.models.task import Task
 
-__all__ = ["MLP", "Classifier", "ResNet18"]
+__all__ = ["MLP", "Classifier", "LinearRegression", "ResNet18", "Task"]

@@ -1,38 +1,14 @@
-"""What all classifiers share: loss, metrics, steps, optimiser and schedule."""
+"""What all classifiers share: cross-entropy and accuracy."""
 
-import math
-import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeAlias
+from abc import abstractmethod
+from typing import Any
 
-import lightning as L
 import torch
 import torch.nn.functional as F
-from lightning.pytorch.utilities.types import LRSchedulerConfigType, OptimizerLRScheduler
 from torch import Tensor
-from torch.optim import AdamW, Optimizer
-from torch.optim.lr_scheduler import (
-    ConstantLR,
-    CosineAnnealingLR,
-    CyclicLR,
-    LinearLR,
-    LRScheduler,
-    OneCycleLR,
-    ReduceLROnPlateau,
-)
 from torchmetrics import Metric
 
-OptimizerCallable: TypeAlias = Callable[[Iterable[Tensor]], Optimizer]
-LRSchedulerCallable: TypeAlias = Callable[[Optimizer], LRScheduler]
-Stage = Literal["train", "val", "test"]
-
-PER_STEP = (OneCycleLR, CyclicLR)  # schedules that count optimiser steps; the others count epochs
-
-
-def monitor_mode(monitor: str) -> Literal["min", "max"]:
-    """Whether a lower or a higher value is better: lower for a loss or an error, by its name."""
-    return "min" if re.search("loss|error|nll|mse|mae", monitor) else "max"
+from project.models.task import Task
 
 
 class LossAndAccuracy(Metric):
@@ -56,9 +32,9 @@ class LossAndAccuracy(Metric):
         self.correct: Tensor
         self.examples: Tensor
 
-    def update(self, loss_sum: Tensor, logits: Tensor, labels: Tensor) -> None:
-        """Add a batch: its summed loss, its logits (N, num_classes) and its labels (N,)."""
-        self.loss += loss_sum
+    def update(self, losses: Tensor, logits: Tensor, labels: Tensor) -> None:
+        """Add a batch: its losses or their sum, its logits (N, num_classes) and its labels (N,)."""
+        self.loss += losses.sum(dtype=self.loss.dtype)
         self.correct += (logits.argmax(1) == labels).sum()
         self.examples += len(labels)
 
@@ -69,181 +45,46 @@ class LossAndAccuracy(Metric):
         }
 
 
-class Classifier(L.LightningModule, ABC):
+class Classifier(Task):
     """An image classifier trained by cross-entropy. A concrete class defines `forward`.
 
     Args:
         num_classes: Number of classes; the command line takes it from the data.
         class_names: Names of the classes, in the order of their labels.
-        optimizer: Optimiser, any class of `torch.optim`; `lr` is the learning rate's peak.
-        lr_scheduler: Schedule, any class of `torch.optim.lr_scheduler`; constant by default.
-            OneCycleLR and CyclicLR count optimiser steps, the others epochs. A length left out
-            (`total_steps`, `T_max`) is that of the run, and `max_lr` is the optimiser's `lr`.
-        warmup_steps: Optimiser steps in which the learning rate rises linearly from a hundredth.
         label_smoothing: Share of the target that is spread over all classes in training,
             arXiv:1512.00567. The losses of validation and test are without it.
-        monitor: Metric that ReduceLROnPlateau follows, such as val/loss or val/acc.
+        kwargs: As for every task.
     """
+
+    metric = LossAndAccuracy
 
     def __init__(
         self,
         num_classes: int = 10,
         class_names: list[str] | None = None,
-        optimizer: OptimizerCallable = AdamW,
-        lr_scheduler: LRSchedulerCallable | None = None,
-        warmup_steps: int = 0,
         label_smoothing: float = 0.0,
-        monitor: str = "val/loss",
+        **kwargs: Any,
     ) -> None:
-        super().__init__()
-        if not 0 <= label_smoothing < 1 or warmup_steps < 0:
-            raise ValueError(
-                f"label_smoothing {label_smoothing} must be from 0 to below 1, and warmup_steps "
-                f"{warmup_steps} not negative"
-            )
-        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"], logger=False)
-        self.num_classes = num_classes
+        super().__init__(**kwargs)
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing {label_smoothing} must be from 0 to below 1")
+        self.num_classes, self.label_smoothing = num_classes, label_smoothing
         self.class_names = class_names or [str(i) for i in range(num_classes)]
-        self.optimizer, self.lr_scheduler = optimizer, lr_scheduler
-        self.warmup_steps, self.label_smoothing = warmup_steps, label_smoothing
-        self.monitor = monitor
-        self.written: dict[str, float] = {}  # the newest training metrics, for the progress bar
-        self.train_metrics = LossAndAccuracy()
-        self.val_metrics = LossAndAccuracy()
-        self.test_metrics = LossAndAccuracy()
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:
         """Logits, float (N, num_classes), of images, float32 (N, C, H, W)."""
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        images, labels = batch
+    def measure(self, metrics: Metric, images: Tensor, labels: Tensor) -> Tensor:
         logits = self(images)
-        loss = F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
-        self.train_metrics.update(loss.detach() * len(labels), logits.detach(), labels)
-        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if every and (self.global_step + 1) % every == 0:
-            self._write({"train/loss_step": loss}, self.global_step)
-        return loss
-
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        self._evaluate(self.val_metrics, *batch)
-
-    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        self._evaluate(self.test_metrics, *batch)
+        if metrics is self.train_metrics:
+            loss = F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+            metrics.update(loss.detach() * len(labels), logits.detach(), labels)
+            return loss
+        losses = F.cross_entropy(logits, labels, reduction="none")
+        metrics.update(losses, logits, labels)
+        return losses.mean()
 
     def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Probabilities, float32 (N, num_classes)."""
         return self(batch[0]).float().softmax(1)
-
-    def _evaluate(self, metrics: LossAndAccuracy, images: Tensor, labels: Tensor) -> None:
-        logits = self(images)
-        losses = F.cross_entropy(logits, labels, reduction="none")
-        metrics.update(losses.sum(dtype=metrics.loss.dtype), logits, labels)
-
-    def on_train_epoch_start(self) -> None:
-        self.train_metrics.reset()
-
-    def on_validation_epoch_start(self) -> None:
-        self.val_metrics.reset()
-
-    def on_test_epoch_start(self) -> None:
-        self.test_metrics.reset()
-
-    def on_train_epoch_end(self) -> None:
-        self._report("train", self.train_metrics)
-
-    def on_validation_epoch_end(self) -> None:
-        self._report("val", self.val_metrics)
-
-    def on_test_epoch_end(self) -> None:
-        self._report("test", self.test_metrics)
-
-    def _report(self, stage: Stage, metrics: LossAndAccuracy) -> None:
-        values = {f"{stage}/{name}": value for name, value in metrics.compute().items()}
-        if stage == "train":
-            self.log_dict(values, logger=False)
-            self._write(values, self.global_step - 1)
-        else:
-            self.log_dict(values, prog_bar=True)
-        if self.monitor in values and self.trainer.state.fn == "fit":
-            self._step_plateau(values[self.monitor])
-
-    def _write(self, values: dict[str, Tensor], step: int) -> None:
-        # Now, before this moment's checkpoint is saved: `self.log` writes after it, and a run that
-        # resumes from it would lack the row. It also costs 0.5 ms less.
-        self.written = {name: value.item() for name, value in values.items()}
-        for logger in self.loggers:
-            logger.log_metrics(self.written | {"epoch": self.current_epoch}, step)
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        with self.train_metrics.sync_context():  # of all ranks, since rank 0 writes the file
-            checkpoint["train_metrics"] = self.train_metrics.metric_state
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # An empty batch, since torchmetrics takes a metric without any for a mistake.
-        self.train_metrics.update(torch.zeros(()), torch.zeros(0, 1), torch.zeros(0))
-        if self.global_rank == 0:
-            self.train_metrics.merge_state(checkpoint["train_metrics"])
-
-    def _step_plateau(self, value: Tensor) -> None:
-        # Here, where the value is new: Lightning steps a plateau schedule after the checkpoint of
-        # the epoch is saved, and a run that resumes from it would lose the step.
-        schedulers = self.lr_schedulers()
-        for scheduler in schedulers if isinstance(schedulers, list) else [schedulers]:
-            if isinstance(scheduler, ReduceLROnPlateau) and not self.trainer.sanity_checking:
-                scheduler.step(value)
-
-    def lr_scheduler_step(self, scheduler: LRScheduler, metric: Any | None) -> None:
-        if not isinstance(scheduler, ReduceLROnPlateau):
-            scheduler.step()
-
-    def configure_optimizers(self) -> OptimizerLRScheduler:
-        optimizer = self.optimizer([p for p in self.parameters() if p.requires_grad])
-        schedule = self._schedule(optimizer)
-        main: LRSchedulerConfigType = {
-            "scheduler": schedule,
-            "interval": "step" if isinstance(schedule, PER_STEP) else "epoch",
-            "monitor": self.monitor,
-            "name": "lr",
-        }
-        if not self.warmup_steps:
-            return {"optimizer": optimizer, "lr_scheduler": main}
-        if isinstance(schedule, PER_STEP):
-            raise ValueError(
-                f"{type(schedule).__name__} sets the learning rate of every step and warms up by "
-                "itself (pct_start): set --model.warmup_steps 0"
-            )
-        # Made after the schedule, since it scales the learning rate that it finds.
-        warmup = LinearLR(optimizer, start_factor=0.01, total_iters=self.warmup_steps)
-        rising: LRSchedulerConfigType = {"scheduler": warmup, "interval": "step", "name": "warmup"}
-        return [optimizer], [main, rising]  # type: ignore[return-value]
-
-    def _schedule(self, optimizer: Optimizer) -> LRScheduler:
-        """The schedule, with the arguments that follow from the run where they were left out."""
-        factory = self.lr_scheduler
-        if factory is None:
-            return ConstantLR(optimizer, factor=1.0)
-        # The class itself, a partial of it, or jsonargparse's partial with it as first argument.
-        parts = (factory, getattr(factory, "func", None), *getattr(factory, "args", ()))
-        kind = next((part for part in parts if isinstance(part, type)), LRScheduler)
-        given = {k: v for k, v in getattr(factory, "keywords", {}).items() if v is not None}
-        derived: dict[str, Any] = {}
-        if issubclass(kind, OneCycleLR):
-            derived["max_lr"] = [group["lr"] for group in optimizer.param_groups]
-            if "total_steps" not in given and "epochs" not in given:
-                derived["total_steps"] = self._run_length(self.trainer.estimated_stepping_batches)
-        elif issubclass(kind, CosineAnnealingLR) and "T_max" not in given:
-            derived["T_max"] = self._run_length(self.trainer.max_epochs)
-        elif issubclass(kind, ReduceLROnPlateau):
-            derived["mode"] = monitor_mode(self.monitor)
-        return factory(optimizer, **{**derived, **given})
-
-    @staticmethod
-    def _run_length(length: float | None) -> int:
-        if length is None or not 0 < length < math.inf:
-            raise ValueError(
-                "the schedule lasts as long as the run, which has no end: set "
-                "--trainer.max_epochs, or the schedule's own length (total_steps, T_max)"
-            )
-        return int(length)

@@ -25,6 +25,7 @@ SMALL = ["--data.train_size", "72", "--data.val_size", "24", "--data.test_size",
 SMALL += ["--data.image_size", "8", "--data.batch_size", "16"]
 QUIET = ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
 QUIET += ["--trainer.enable_model_summary", "false", "--trainer.logger", "false"]
+QUIET += ["--preflight", "false"]  # which takes steps too
 STEPS = 5  # batches of 16 that 72 examples give
 
 
