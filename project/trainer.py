@@ -2,6 +2,8 @@
 
 import lightning as L
 
+from project.callbacks.checks import Verdict
+from project.callbacks.controls import Preflight
 from project.reports.lr_range import LRRange, LRSweep
 
 
@@ -30,3 +32,17 @@ class Trainer(L.Trainer):
         self.fit_loop.epoch_loop.max_steps = num_steps
         self.fit(model, datamodule=datamodule)
         return LRRange.of(sweep)
+
+    def check(
+        self, model: L.LightningModule, datamodule: L.LightningDataModule | None = None
+    ) -> list[Verdict]:
+        """Find out in seconds whether a run can work, and if not, why; nothing is trained.
+
+        Args:
+            model: To look at; it stays as it is.
+            datamodule: Its training and validation examples are used.
+        """
+        preflight = Preflight()
+        self.callbacks.append(preflight)  # type: ignore[attr-defined]
+        self.fit(model, datamodule=datamodule)
+        return preflight.verdicts

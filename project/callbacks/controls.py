@@ -1,0 +1,195 @@
+"""Controls: checks of what a run should not depend on."""
+
+import copy
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from project.callbacks.checks import (
+    Check,
+    InitLossCheck,
+    OverfitOneBatch,
+    Verdict,
+    label_entropy,
+)
+from project.callbacks.rehearsal import (
+    Batch,
+    Witness,
+    few,
+    mode_matters,
+    rehearse,
+    small_trainer,
+    unseen,
+)
+from project.data.datamodule import ImageDataModule
+
+
+class ZeroInputCheck(Check):
+    """Images of zeros must train worse than real ones, and no better than the labels' entropy.
+
+    That is the lowest loss of a model that knows how frequent each class is, and nothing else.
+    """
+
+    def __init__(self, examples: int = 32, num_steps: int = 50) -> None:
+        super().__init__(examples)
+        self.num_steps = num_steps
+
+    def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
+        images, labels = batch
+        real, zeros = Witness(labels), Witness(labels)
+        rehearse(trainer, model, (images, labels), self.num_steps, real)
+        rehearse(trainer, model, (torch.zeros_like(images), labels), self.num_steps, zeros)
+        loss, loss_of_zeros = (w.losses[-1] if w.losses else math.inf for w in (real, zeros))
+        entropy = label_entropy(labels)
+        fault = ""
+        if loss_of_zeros < 0.8 * entropy:
+            fault = (
+                f"images of zeros train to a loss of {loss_of_zeros:.3g}, where the entropy of the "
+                f"labels is {entropy:.3g}: labels are learnt from something else than images"
+            )
+        elif loss >= loss_of_zeros:
+            fault = f"images train no better than zeros ({loss:.3g} and {loss_of_zeros:.3g})"
+        return self.verdict(fault, loss=loss, loss_of_zeros=loss_of_zeros, entropy=entropy)
+
+
+class EvaluationCheck(Check):
+    """Validation must give the same numbers twice, and however the examples are batched."""
+
+    split = "val"
+
+    def __init__(self, examples: int = 128) -> None:
+        super().__init__(examples)
+
+    def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
+        images, labels = batch
+        third = max(1, len(labels) // 3)
+        uneven = [(images[:third], labels[:third]), (images[third:], labels[third:])]
+        twin = copy.deepcopy(model)
+        before = copy.deepcopy(twin.cpu().state_dict())
+        modes = _TrainingModes()
+        with unseen():
+            once, again, in_parts = (
+                small_trainer(trainer, callbacks=[modes]).validate(
+                    twin,
+                    DataLoader(batches, batch_size=None),  # type: ignore[arg-type]
+                    verbose=False,
+                )[0]
+                for batches in ([batch], [batch], uneven)
+            )
+        after = twin.cpu().state_dict()
+        changed = [name for name, value in after.items() if not torch.equal(value, before[name])]
+        numbers = {name: [once[name], again[name], in_parts[name]] for name in once}
+        return self.verdict(self._why(modes.layers, changed, numbers), **numbers)
+
+    @staticmethod
+    def _why(training: list[str], changed: list[str], numbers: dict[str, list[float]]) -> str:
+        if training:
+            return (
+                f"{few(training)} is in training mode during validation: dropout is on and "
+                "BatchNorm learns from it; something calls train()"
+            )
+        if changed:
+            return f"validation changes {few(changed)}"
+        for name, (once, again, in_parts) in numbers.items():
+            if once != again:
+                return f"{name} is {once:.6g} and then {again:.6g}: it draws random numbers"
+            if abs(in_parts - once) > 1e-4 * max(1.0, abs(once)):
+                return (
+                    f"{name} is {once:.6g} in one batch and {in_parts:.6g} in two uneven ones: it "
+                    "is averaged over batches and not over examples"
+                )
+        return ""
+
+
+class _TrainingModes(Callback):
+    """Names the layers that are in training mode at the end of a validation batch."""
+
+    def __init__(self) -> None:
+        self.layers: list[str] = []
+
+    def on_validation_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any
+    ) -> None:
+        modules = pl_module.named_modules()
+        self.layers = [n for n, m in modules if m.training and mode_matters(m)]
+
+
+class DataStreamCheck(Check):
+    """The first training batch must be the same twice, whatever the global random state is."""
+
+    def __init__(self) -> None:
+        super().__init__(examples=1)
+
+    def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
+        if trainer.datamodule is None:  # type: ignore[attr-defined]
+            return Verdict(type(self).__name__, True, "skipped: a loader is not made twice")
+        one, other = (self._first_batch(trainer, seed) for seed in (1, 2))
+        same = all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+        fault = (
+            "two loaders of the same seed give other batches: the order or the augmentation draws "
+            "from the global random state, so that no run can be repeated or resumed exactly"
+        )
+        return self.verdict("" if same else fault, same=same)
+
+    @staticmethod
+    def _first_batch(trainer: L.Trainer, seed: int) -> Sequence[Tensor]:
+        with unseen():
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed)
+            batch: Sequence[Tensor] = next(iter(trainer.fit_loop._data_source.dataloader()))
+        return batch
+
+
+class SplitOverlapCheck(Check):
+    """Training and validation must not share examples, by the hash of their content."""
+
+    split = "val"
+
+    def __init__(self) -> None:
+        super().__init__(examples=1)
+
+    def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        if not isinstance(data, ImageDataModule):
+            return Verdict(type(self).__name__, True, "skipped: the data are no ImageDataModule")
+        place = {digest: i for i, digest in enumerate(data.digests("train"))}
+        val = data.digests("val")
+        shared = [(place[digest], i) for i, digest in enumerate(val) if digest in place]
+        fault = (
+            f"{len(shared)} of the {len(val)} validation examples are training examples too, so "
+            "that their metrics say nothing about new images: see the split, or remove what is "
+            f"there twice (training and validation example, from 0: {shared[:3]})"
+        )
+        return self.verdict(fault if shared else "", validation=len(val), shared=len(shared))
+
+
+class Preflight(Callback):
+    """Carries out checks at the start of a fit, which then ends without a step.
+
+    Args:
+        checks: By default all.
+    """
+
+    def __init__(self, checks: Sequence[Check] = ()) -> None:
+        self.checks = checks or (
+            InitLossCheck(),
+            OverfitOneBatch(),
+            ZeroInputCheck(),
+            DataStreamCheck(),
+            SplitOverlapCheck(),
+            EvaluationCheck(),
+        )
+        self.verdicts: list[Verdict] = []
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.verdicts = [check.measure(trainer, pl_module) for check in self.checks]
+        trainer.fit_loop.epoch_loop.max_steps = 0
