@@ -15,8 +15,7 @@ import torch
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
-from project.models.classifier import monitor_mode
-from project.run import BEST, LAST
+from project.run import BEST, LAST, monitor_mode
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

@@ -11,6 +11,7 @@ import torch
 import yaml
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
+from torch import Tensor
 
 from project.callbacks.checkpoints import Interrupted
 from project.checkpoint import load_checkpoint
@@ -31,7 +32,7 @@ class RunRecord(Callback):
     """Keeps `run.json` in the run folder: what ran where, how it ended and the best metrics.
 
     It is written when training starts and again when it ends, however it ends. Each checkpoint
-    gets the config and the metrics of its moment.
+    gets the config and the metrics of its moment. The end of training restores the best weights.
 
     Args:
         run: The run folder.
@@ -46,8 +47,10 @@ class RunRecord(Callback):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.start = time.monotonic()
-        if (self.run / RECORD).is_file():  # resumed
-            self.seconds = read_record(self.run)["seconds"] or 0.0
+        before = read_record(self.run) if (self.run / RECORD).is_file() else {}  # of a resumed run
+        self.seconds = before.get("seconds") or 0.0
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        sets = getattr(data, "sets", {})
         self.record = {
             "name": self.config["name"],
             "version": self.run.name,
@@ -55,7 +58,8 @@ class RunRecord(Callback):
             "command": shlex.join(["python", "-m", "project", *self.command]),
             **git_state(Path(__file__).parent),
             "config_sha256": config_sha256(self.config),
-            "data_sha256": getattr(trainer.datamodule, "sha256", None),  # type: ignore[attr-defined]
+            "data_sha256": getattr(data, "sha256", None),
+            "examples": {name: len(sets[name][2]) for name in ("train", "val") if name in sets},
             "versions": package_versions(),
             "device": _device_name(trainer.strategy.root_device),
             "precision": str(trainer.precision),
@@ -65,6 +69,7 @@ class RunRecord(Callback):
             "best_epoch": None,
             "stopped_by": None,
             "metrics": {},
+            "tested": before.get("tested", 0),
         }
         if trainer.is_global_zero:
             self.run.mkdir(parents=True, exist_ok=True)
@@ -77,6 +82,11 @@ class RunRecord(Callback):
         checkpoint["config"] = self.config
         metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
         checkpoint["metrics"] = {k: v for k, v in metrics.items() if k.startswith("val/")}
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        weights = self._take_best()
+        if weights is not None:
+            pl_module.load_state_dict(weights)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._finish(trainer, _reason(trainer))
@@ -102,12 +112,19 @@ class RunRecord(Callback):
         self.record["seconds"] = round(self.seconds + time.monotonic() - self.start, 3)
         self.record["epochs"] = trainer.current_epoch
         self.record["stopped_by"] = stopped_by
-        best = self.run / BEST
-        if best.is_file():
-            checkpoint = load_checkpoint(best)
-            self.record["best_epoch"] = checkpoint["epoch"]
-            self.record["metrics"] = checkpoint["metrics"]
+        if self.record["best_epoch"] is None:
+            self._take_best()
         self._write(trainer)
+
+    def _take_best(self) -> dict[str, Tensor] | None:
+        """Record the best epoch, and return its weights."""
+        if not (self.run / BEST).is_file():
+            return None
+        checkpoint = load_checkpoint(self.run / BEST)
+        self.record["best_epoch"] = checkpoint["epoch"]
+        self.record["metrics"] = checkpoint["metrics"]
+        weights: dict[str, Tensor] = checkpoint["state_dict"]
+        return weights
 
     def _write_config(self) -> None:
         """Keep the config of the first start; those of resumes stand beside it."""

@@ -2,12 +2,16 @@
 
 import csv
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from project.cli import main
-from project.reports.curves import draw_curves, read_metrics
+from project.reports.curves import draw_curves, read_metrics, save_figure
 
 ARGS = ["fit", "--config", "synthetic", "--data.train_size", "64", "--data.val_size", "16"]
 ARGS += ["--data.image_size", "8", "--model.width", "4", "--trainer.accelerator", "cpu"]
@@ -29,16 +33,152 @@ def test_lines_are_the_rows_of_the_metrics_file(run: Path) -> None:
     rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
     losses, accuracies, rates = draw_curves(run).axes
     for axes, metric in ((losses, "loss"), (accuracies, "acc")):
-        for line, stage in zip(axes.lines, ("train", "val"), strict=False):
+        training, validation, mark = axes.lines[:3]
+        for line, stage in ((training, "train"), (validation, "val")):
             column = f"{stage}/{metric}"
             assert list(line.get_ydata()) == [float(row[column]) for row in rows if row[column]]
             assert list(line.get_xdata()) == [1, 2, 3, 4, 5]
-    best = json.loads((run / "run.json").read_text())["best_epoch"]
-    assert list(losses.lines[2].get_xdata()) == [best + 1, best + 1]
+        best = json.loads((run / "run.json").read_text())["best_epoch"]
+        assert list(mark.get_xdata()) == [best + 1, best + 1]
+        assert mark.get_label() == f"best, after {best + 1}"
     assert list(rates.lines[-1].get_ydata()) == [v for _, v in read_metrics(run)["lr"]]
 
 
 def test_training_and_validation_differ_without_colours(run: Path) -> None:
-    training, validation, _ = draw_curves(run).axes[0].lines
+    training, validation = draw_curves(run).axes[0].lines[:2]
     assert training.get_linestyle() != validation.get_linestyle()
     assert training.get_marker() != validation.get_marker()
+
+
+RECORD = {"name": "a$\\frac$", "version": "version_0", "seed": 3, "best_epoch": None}
+LENGTH = 10  # optimiser steps of an epoch
+
+
+def write(
+    folder: Path,
+    losses: list[float],
+    steps: int = 0,
+    first_epoch: int = 0,
+    lr: bool = True,
+    **record: Any,
+) -> Path:
+    """A running run: the validation losses of its epochs, then steps of an unfinished one."""
+    rows: list[dict[str, float]] = []
+    for epoch, loss in enumerate(losses, start=first_epoch):
+        place = {"step": (epoch + 1) * LENGTH - 1, "epoch": epoch}
+        rows += [{**place, "val/loss": loss, "val/acc": 0.5}]
+        rows += [{**place, "train/loss": loss / 2, "train/acc": 0.6}]
+    start = (first_epoch + len(losses)) * LENGTH
+    rows += [{"step": start + k, "epoch": 0, "train/loss_step": 2.0} for k in range(steps)]
+    rows += [{"step": 0, "epoch": first_epoch, "lr": 0.1}] if lr else []
+    names = {name: None for row in rows for name in row}
+    with (folder / "metrics.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(names))
+        writer.writeheader()
+        writer.writerows(rows)
+    (folder / "run.json").write_text(json.dumps(RECORD | record))
+    return folder
+
+
+def labels(axes: Axes) -> dict[str, list[float]]:
+    """x of the lines by their label."""
+    return {str(line.get_label()): list(line.get_xdata()) for line in axes.lines}
+
+
+def test_before_the_first_epoch_is_finished_there_are_steps(tmp_path: Path) -> None:
+    figure = draw_curves(write(tmp_path, [], steps=4))
+    assert labels(figure.axes[0]) == {"training, single batches": [1, 2, 3, 4]}
+    assert figure.axes[0].get_xlabel() == "optimiser steps"
+    assert not figure.axes[1].lines
+
+
+def test_one_epoch_is_a_marked_point(tmp_path: Path) -> None:
+    figure = draw_curves(write(tmp_path, [1.0], steps=5))
+    lines = labels(figure.axes[0])
+    assert lines["training"] == lines["validation"] == [1]
+    assert lines["training, single batches"] == [1.1, 1.2, 1.3, 1.4, 1.5]
+    assert {line.get_marker() for line in figure.axes[0].lines[:2]} == {"o", "s"}
+    assert figure.axes[0].get_xlabel() == "epochs trained"
+
+
+@pytest.mark.parametrize(
+    ("mode", "losses", "best"),
+    [("min", [3.0, 1.0, 2.0], 2), ("max", [3.0, 1.0, 2.0], 1), ("min", [math.nan, 3.0, 2.0], 3)],
+)
+def test_best_so_far_is_marked_while_the_run_goes_on(
+    mode: Any, losses: list[float], best: int, tmp_path: Path
+) -> None:
+    figure = draw_curves(write(tmp_path, losses), "val/loss", mode)
+    for axes in figure.axes[:2]:
+        assert labels(axes)[f"best so far, after {best}"] == [best, best]
+    figure = draw_curves(write(tmp_path, losses, best_epoch=0), "val/loss", mode)
+    assert labels(figure.axes[0])["best, after 1"] == [1, 1]
+
+
+def test_a_run_that_starts_from_a_checkpoint_keeps_its_epochs(tmp_path: Path) -> None:
+    figure = draw_curves(write(tmp_path, [2.0, 1.0], first_epoch=5))
+    assert labels(figure.axes[0])["validation"] == [6, 7]
+
+
+def test_losses_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    figure = draw_curves(write(tmp_path, [2.0, math.nan, math.inf]))
+    assert "validation, not finite from 2" in labels(figure.axes[0])
+    save_figure(figure, tmp_path / "a.png")
+    figure = draw_curves(write(tmp_path, [math.nan]))
+    assert not [name for name in labels(figure.axes[0]) if name.startswith("best")]
+    save_figure(figure, tmp_path / "a.png")
+
+
+@pytest.mark.parametrize(
+    ("losses", "scale"),
+    [([2.0, 0.05], "linear"), ([2.0, 0.01], "log"), ([2.0, 1e-4, 0.0], "linear")],
+)
+def test_a_loss_over_decades_is_on_a_logarithmic_axis(
+    losses: list[float], scale: str, tmp_path: Path
+) -> None:
+    figure = draw_curves(write(tmp_path, losses))
+    assert [axes.get_yscale() for axes in figure.axes] == [scale, "linear", "linear"]
+
+
+def test_without_a_learning_rate_there_is_no_panel_for_it(tmp_path: Path) -> None:
+    figure = draw_curves(write(tmp_path, [1.0], lr=False))
+    assert [axes.get_ylabel() for axes in figure.axes] == ["loss", "accuracy"]
+
+
+def test_a_row_that_is_not_whole_is_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path, [2.0, 1.0]) / "metrics.csv"
+    path.write_text(path.read_text() + "29,2,0.1")
+    assert [value for _, value in read_metrics(tmp_path)["val/loss"]] == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("epochs", [1, 12, 1000])
+def test_nothing_is_clipped(epochs: int, tmp_path: Path) -> None:
+    figure = draw_curves(write(tmp_path, [1 + 1 / (k + 1) for k in range(epochs)], steps=5))
+    figure.draw_without_rendering()
+    drawn, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    assert 0 <= drawn.x0 < drawn.x1 <= width
+    assert 0 <= drawn.y0 < drawn.y1 <= height
+    assert figure.get_suptitle() == "a$\\frac$ version_0, seed 3"
+
+
+def test_at_any_instant_there_is_a_whole_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disk_is_full(path: Path, png: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(png[:100])
+        raise OSError("No space left on device")
+
+    path = tmp_path / "new" / "a.png"
+    png = save_figure(Figure(), path)
+    monkeypatch.setattr(Path, "write_bytes", disk_is_full)
+    with pytest.warns(UserWarning, match="No space left on device"):
+        save_figure(Figure(), path)
+    assert path.read_bytes() == png
+
+
+def test_a_picture_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.warns(UserWarning, match=r"can't write .*a\.png"):
+        png = save_figure(Figure(), tmp_path / "file" / "a.png")
+    assert png.startswith(b"\x89PNG")

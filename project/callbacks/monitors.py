@@ -1,0 +1,155 @@
+"""What a run shows of itself: its gradient norm, its speed, its weights, its settings.
+
+Rows go straight to the loggers, as those of the Classifier do: with the number of their step, and
+before the checkpoint of the moment, so that a resumed run lacks none.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+import yaml
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
+
+from project.callbacks.checkpoints import BestCheckpoint
+from project.checkpoint import load_checkpoint
+from project.run import flatten
+
+
+def is_logged(trainer: L.Trainer) -> bool:
+    """Whether the optimiser step under way is one that the run logs."""
+    every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+    return bool(every) and (trainer.global_step + 1) % every == 0
+
+
+def unscaled(trainer: L.Trainer, value: Tensor) -> Tensor:
+    """A loss, or a norm of its gradients, without the factor that fp16 training gives it."""
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    return value if scaler is None else value / scaler.scale(torch.ones_like(value))
+
+
+def gradient_norm(trainer: L.Trainer, optimizer: Optimizer) -> float:
+    """Of all gradients together, before they are clipped and without fp16's factor."""
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if getattr(optimizer, "_step_supports_amp_scaling", False):  # a fused one unscales by itself
+        norm = unscaled(trainer, norm)
+    return norm.item()
+
+
+class StepMonitor(Callback):
+    """Writes `grad_norm` and `images_per_s` on the logged steps.
+
+    The images are those of all processes, by the time since the logged step before, without that of
+    validation and of saving. Lightning's ThroughputMonitor waits for the device in each step; here
+    reading the norm has just done so. It is one callback for both since an empty hook costs too.
+    """
+
+    def __init__(self) -> None:
+        self._images, self._seconds = 0, 0.0
+        self._since: float | None = None  # while the clock runs
+
+    def on_train_start(self, *_: Any) -> None:
+        self._images, self._seconds, self._since = 0, 0.0, None
+
+    def _run(self, *_: Any, **__: Any) -> None:
+        self._since = self._since or time.perf_counter()
+
+    def _pause(self, *_: Any, **__: Any) -> None:
+        if self._since is not None:
+            self._seconds += time.perf_counter() - self._since
+            self._since = None
+
+    on_train_epoch_start = _run
+    on_validation_start = on_train_epoch_end = on_save_checkpoint = _pause
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if self._since is None:
+            self._run()
+        self._images += len(batch[0])
+
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer
+    ) -> None:
+        if not is_logged(trainer):
+            return
+        row = {"grad_norm": gradient_norm(trainer, optimizer)}
+        self._pause()
+        row["images_per_s"] = self._images * trainer.world_size / self._seconds
+        self.on_train_start()
+        self._run()
+        for logger in trainer.loggers:
+            logger.log_metrics(row, trainer.global_step)
+
+
+def _tensorboards(trainer: L.Trainer) -> list[TensorBoardLogger]:
+    return [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
+
+
+class WeightHistogramMonitor(Callback):
+    """Shows a histogram of each parameter in TensorBoard.
+
+    Args:
+        every_n_epochs: Epochs from one histogram to the next.
+    """
+
+    def __init__(self, every_n_epochs: int = 1) -> None:
+        if every_n_epochs < 1:
+            raise ValueError(f"every_n_epochs {every_n_epochs} must be at least 1")
+        self.every_n_epochs = every_n_epochs
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not _tensorboards(trainer) and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            rank_zero_warn("no histograms are written: the run has no TensorBoardLogger")
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.is_global_zero or (trainer.current_epoch + 1) % self.every_n_epochs:
+            return
+        for logger in _tensorboards(trainer):
+            for name, parameter in pl_module.named_parameters():
+                step = trainer.global_step - 1  # as that of train/loss
+                logger.experiment.add_histogram(f"weights/{name}", parameter, step)
+
+
+class TensorBoardRecord(Callback):
+    """Shows the configuration in TensorBoard, and beside the best metrics of the run at its end.
+
+    Args:
+        config: The run's configuration, in plain types.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        text = f"```yaml\n{yaml.safe_dump(self.config, sort_keys=False)}```"
+        for logger in _tensorboards(trainer) if trainer.is_global_zero else []:
+            writer = logger.experiment
+            if len(list(Path(logger.log_dir).glob("events.*"))) == 1:  # else resumed: it is there
+                writer.add_text("config", text, trainer.global_step)
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        saves = [c for c in trainer.checkpoint_callbacks if isinstance(c, BestCheckpoint)]
+        best = saves[0] if saves and trainer.is_global_zero else None
+        if best is None or not Path(best.best_model_path).is_file():
+            return
+        metrics = load_checkpoint(Path(best.best_model_path)).get("metrics", {})
+        metrics = metrics or {str(best.monitor): best.best_model_score}
+        metrics = {f"best/{name}": float(value) for name, value in metrics.items()}
+        settings = {
+            name: str(value) if isinstance(value, bool) else value  # else they are shown as 0 and 1
+            for name, value in flatten(self.config)
+            if value is not None
+        }
+        for logger in _tensorboards(trainer):
+            # At the step after the last, from which on a resumed run replaces what there is.
+            logger.log_hyperparams(settings, metrics, trainer.global_step)

@@ -1,0 +1,169 @@
+"""Pictures of a run: its curves while it goes on, and what its model says of the validation set."""
+
+import importlib
+import io
+import math
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from PIL import Image
+
+from project.callbacks.run_record import RunRecord
+from project.data import ImageDataModule
+from project.reports.curves import CURVES, draw_curves, save_figure
+from project.reports.predictions import Predictions, draw_confusion, draw_grid, draw_hardest
+from project.run import monitor_mode
+
+FIRST_AFTER_S = 10.0  # a short run needs no curves before its end
+COST_FACTOR = 100  # times the cost of a drawing pass before the next one
+
+
+class PredictionGrid(Callback):
+    """Draws `predictions.png`, `confusion.png` and `hardest.png` of the validation examples.
+
+    They are in the run folder and in TensorBoard, as `val/predictions`, `val/confusion` and
+    `val/hardest`. The examples are evaluated in a pass of its own, which leaves the run as it was.
+    Nothing is drawn without the validation examples of an `ImageDataModule`.
+
+    Args:
+        every_n_epochs: Epochs between the drawings; 0 draws at the end alone. At the end they are
+            of the best epoch, where a RunRecord restores it.
+    """
+
+    def __init__(self, every_n_epochs: int = 0) -> None:
+        if every_n_epochs < 0:
+            raise ValueError(f"every_n_epochs {every_n_epochs} must not be negative")
+        self.every_n_epochs = every_n_epochs
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self.every_n_epochs and (trainer.current_epoch + 1) % self.every_n_epochs == 0:
+            self._draw(trainer, pl_module, f"epoch {trainer.current_epoch}, from 0")
+
+    # Not at `on_fit_end`, when Lightning has moved the model off its device.
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        records = [c.record for c in trainer.callbacks if isinstance(c, RunRecord)]  # type: ignore[attr-defined]
+        best = records[0]["best_epoch"] if records else None  # whose weights are restored then
+        self._draw(
+            trainer, pl_module, "last weights" if best is None else f"best epoch {best}, from 0"
+        )
+
+    def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule, title: str) -> None:
+        run = run_folder(trainer)
+        said = predict_validation(trainer, pl_module)
+        if said is None or not trainer.is_global_zero:
+            return
+        data: ImageDataModule = trainer.datamodule  # type: ignore[attr-defined]
+        figures = {
+            "predictions": draw_grid(said, data, title),
+            "confusion": draw_confusion(said, data.class_names, title),
+            "hardest": draw_hardest(said, data, title),
+        }
+        for name, figure in figures.items():
+            png = save_figure(figure, run / f"{name}.png")
+            pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+            for logger in trainer.loggers:
+                if isinstance(logger, TensorBoardLogger):  # at the step of the epoch's metrics
+                    place = {"global_step": trainer.global_step - 1, "dataformats": "HWC"}
+                    logger.experiment.add_image(f"val/{name}", pixels, **place)
+
+
+class CurvesMonitor(Callback):
+    """Draws `curves.png` in the run folder while the run goes on, from its `metrics.csv`.
+
+    After the first drawing, it takes no more than 1 % of the run's time. In a notebook the newest
+    curves are shown below the cell as well.
+    """
+
+    def __init__(self) -> None:
+        self._due = math.inf
+        self._run = Path()
+        self._shown: Any = None
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._run = run_folder(trainer)
+        self._due = time.monotonic() + FIRST_AFTER_S
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
+        if time.monotonic() >= self._due:
+            self._draw(trainer, pl_module)
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._draw(trainer, pl_module)
+
+    def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        start = time.monotonic()
+        for logger in trainer.loggers:
+            if isinstance(logger, CSVLogger):
+                logger.save()
+        if (self._run / "metrics.csv").is_file():
+            monitor = getattr(pl_module, "monitor", "val/loss")
+            figure = draw_curves(self._run, monitor, monitor_mode(monitor))
+            self._show(save_figure(figure, self._run / CURVES))
+        now = time.monotonic()
+        self._due = now + COST_FACTOR * (now - start)
+
+    def _show(self, png: bytes) -> None:
+        shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+        if getattr(shell, "kernel", None) is None:  # no notebook
+            return
+        ipython = importlib.import_module("IPython.display")
+        image = ipython.Image(png)
+        if self._shown is None:
+            self._shown = ipython.display(image, display_id=True)
+        else:
+            self._shown.update(image)
+
+
+def run_folder(trainer: L.Trainer) -> Path:
+    """The folder of the run record, or where Lightning's first logger writes."""
+    records = [c.run for c in trainer.callbacks if isinstance(c, RunRecord)]  # type: ignore[attr-defined]
+    return records[0] if records else Path(trainer.log_dir or trainer.default_root_dir)
+
+
+@torch.no_grad()
+def predict_validation(trainer: L.Trainer, model: L.LightningModule) -> Predictions | None:
+    """Evaluate a model on the run's validation batches, each rank on its share of them.
+
+    Args:
+        trainer: Of the run; all ranks call this at the same time.
+        model: It is the same afterwards.
+    """
+    data = trainer.datamodule  # type: ignore[attr-defined]
+    if not isinstance(data, ImageDataModule) or "val" not in data.sets:
+        return None
+    num_batches = int(sum(trainer.num_val_batches))
+    if num_batches == 0:
+        return None
+    loader: Any = data.val_dataloader()  # another one than the trainer's, which has a position
+    _, labels, indices = data.sets["val"]
+    labels = labels[indices][: num_batches * loader.batch_size]
+    # Class, probability and loss; zero where another rank fills it in.
+    said = torch.zeros(len(labels), 3, dtype=torch.float32, device=model.device)
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    for k, batch in enumerate(islice(loader, num_batches)):
+        batch = trainer.precision_plugin.convert_input(batch)
+        images, targets = trainer.strategy.batch_to_device(batch)
+        with trainer.precision_plugin.forward_context():
+            logits = model(images).float()
+        probabilities, classes = logits.softmax(1).max(1)
+        losses = F.cross_entropy(logits, targets, reduction="none")
+        share = said[k * loader.batch_size :][: loader.batch_size]
+        share[trainer.global_rank :: trainer.world_size] = torch.stack(
+            (classes, probabilities, losses), 1
+        )
+    for module, mode in modes:
+        module.training = mode
+    classes, probabilities, losses = trainer.strategy.reduce(said, reduce_op="sum").cpu().unbind(1)
+    return Predictions(labels, classes.long(), probabilities, losses)
