@@ -1,6 +1,28 @@
-"""`python -m project`."""
+"""`python -m project`: the commands that read files or start processes begin without torch."""
 
-from project.cli import console
+import signal
+import sys
+from importlib import import_module
+
+from project.usage import WITHOUT_TORCH, UsageError
+
+
+def console() -> None:
+    """The command of the shell, with errors as one sentence, or `--debug` for all."""
+    args = [arg for arg in sys.argv[1:] if arg != "--debug"]
+    if not args or args[0] not in WITHOUT_TORCH:
+        import_module("project.cli").console()
+        return
+    try:
+        sys.exit(import_module(WITHOUT_TORCH[args[0]]).main(args[1:]))
+    except (ValueError, OSError) as error:
+        if "--debug" in sys.argv:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, UsageError) else 1)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+
 
 if __name__ == "__main__":
     console()

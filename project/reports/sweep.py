@@ -1,0 +1,76 @@
+"""Several values of a setting, each with several seeds: a table, the best first, and a figure."""
+
+import json
+import re
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from project.reports.seed_noise import SeedNoiseReport
+from project.reports.statistics import holm, pooled_std, welch
+from project.reports.tables import Scale, table
+from project.reports.verdict import ALPHA
+from project.run import monitor_mode
+
+
+@dataclass
+class SweepReport:
+    """The reports on the variants of a config, sorted by their means."""
+
+    name: str
+    reports: list[SeedNoiseReport]
+
+    def __post_init__(self) -> None:
+        sign = 1 if monitor_mode(self.metric) == "min" else -1
+        self.reports = sorted(self.reports, key=lambda report: sign * report.mean)
+
+    @property
+    def metric(self) -> str:
+        return self.reports[0].metric
+
+    def label(self, report: SeedNoiseReport) -> str:
+        """The swept values in the name of a report."""
+        return report.name.removeprefix(f"{self.name}-")
+
+    def p_values(self) -> list[float]:
+        """Of each variant against the best, corrected for all pairs, since the data chose it."""
+        pairs = list(combinations([report.values for report in self.reports], 2))
+        p = [welch(a, b).p if pooled_std(a, b) > 0 else 1.0 for a, b in pairs]
+        return [float(value) for value in holm(p)[: len(self.reports) - 1]]
+
+    def __str__(self) -> str:
+        rows: list[list[Any]] = [
+            [self.metric, "n", "mean", "95 % interval", "seed std", "p against the best"]
+        ]
+        for report, p in zip(self.reports, ["", *self.p_values()], strict=True):
+            scale = Scale(self.metric, report.std)
+            mean, std = scale.value(report.mean), scale.difference(report.std)
+            interval = scale.interval(*report.ci95)
+            shown = f"{p:.2g}" if isinstance(p, float) else p
+            rows.append([self.label(report), len(report.values), mean, interval, std, shown])
+        best, *others = map(self.label, self.reports)
+        close = [name for name, p in zip(others, self.p_values(), strict=True) if p >= ALPHA]
+        verdict = (
+            f"{best} has the best mean, and can't be told from {', '.join(close)} with these seeds."
+            if close
+            else f"{best} is better than all others."
+        )
+        note = (
+            f"p-values are corrected for all pairs (Holm). The best of {len(self.reports)} looks "
+            "better than it is: train it with new seeds, or test it, before its mean is quoted."
+        )
+        return "\n\n".join([f"# {self.name}: {self.metric}", table(rows), verdict, note])
+
+    def save(self, root: Path) -> Path:
+        """Write `<name>-<settings>.md`, `.json` and `.png` beside the folders of the variants."""
+        from project.reports.seed_figures import draw_sweep  # 0.3 s to import
+
+        settings = re.findall(r"(?:^|-)([A-Za-z_]\w*)=", self.label(self.reports[0]))
+        path = root / f"{self.name}-{'-'.join(settings)}.md"
+        path.write_text(f"{self}\n", encoding="utf-8")
+        rows = [{"name": report.name, **report.json()} for report in self.reports]
+        result = {"metric": self.metric, "p": [None, *self.p_values()], "variants": rows}
+        path.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
+        draw_sweep(self).savefig(path.with_suffix(".png"), dpi=120)
+        return path
