@@ -21,19 +21,26 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from project import data, models  # noqa: F401  their classes can be given by name
 from project.callbacks import (
+    CurvesMonitor,
     EarlyStopping,
+    FiniteCheck,
+    InitLossCheck,
     LastCheckpoint,
     MonitorCheck,
+    OverfitOneBatch,
+    PredictionGrid,
     ProgressBar,
     RNGState,
     RunRecord,
+    StepMonitor,
+    TensorBoardRecord,
     run_checkpoints,
 )
+from project.callbacks.checks import Verdict, describe, write_verdicts
 from project.checkpoint import AtomicCheckpointIO, check_fits, init_from, load_checkpoint
 from project.loggers import is_rank_zero, run_loggers
-from project.models.classifier import monitor_mode
-from project.parser import COMMANDS, Parser, UsageError, expand, explain
-from project.reports.predictions import write_predictions
+from project.parser import COMMANDS, Parser, expand, explain
+from project.reports.predictions import write_predictions, write_values
 from project.resume import FINISHED, check_resumable, find_unfinished, same_data
 from project.run import (
     BEST,
@@ -42,14 +49,17 @@ from project.run import (
     RECORD,
     claim_run,
     lock_run,
+    monitor_mode,
     next_version,
     read_record,
     release_run,
     run_of,
     summary,
+    times_tested,
     write_record,
 )
 from project.trainer import Trainer
+from project.usage import UsageError
 
 # Advertising, and a deprecation between the versions of Lightning and torch.
 logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
@@ -61,9 +71,10 @@ warnings.filterwarnings("ignore", message="It is recommended to use `self.log.*s
 
 
 USAGE = "python -m project {} [--config FILE] [--OPTION VALUE …]"
-DESCRIPTION = """Trains and tests image classifiers. `<command> --help` lists the options of a
-command, `fit --model.help ResNet18` and `fit --data.help CIFAR10DataModule` those of a class. An
-error is one sentence; add --debug for where it came from."""
+DESCRIPTION = """Trains and tests image classifiers. Further commands are `seed_noise` and `compare`.
+`<command> --help` lists the options of a command, `fit --model.help ResNet18` and
+`fit --data.help CIFAR10DataModule` those of a class. An error is one sentence; add --debug for
+where it came from."""
 
 
 class CLI(LightningCLI):
@@ -73,6 +84,7 @@ class CLI(LightningCLI):
         self.command = args
         self.run_folder = Path()
         self.lock: BaseFileLock | None = None
+        self.verdicts: list[Verdict] = []
         try:
             super().__init__(
                 L.LightningModule,
@@ -108,7 +120,7 @@ class CLI(LightningCLI):
         # Without the switch that would let a checkpoint run code when it is loaded.
         without = {"weights_only", "return_predictions"}
         commands = {k: v | without for k, v in LightningCLI.subcommands().items()}
-        return commands | {"lr_find": {"model", "datamodule"}}
+        return commands | {name: {"model", "datamodule"} for name in ("check", "lr_find")}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         text = "Folder of the run under --trainer.default_root_dir; by default the config's name."
@@ -117,7 +129,10 @@ class CLI(LightningCLI):
         parser.add_argument("--run", type=str | None, help=text)
         text = "Checkpoint whose weights, and nothing else, a new run starts from."
         parser.add_argument("--init_from", type=str | None, help=text)
+        text = "Whether a new run is first checked to be able to work, on copies: see `check`."
+        parser.add_argument("--preflight", type=bool, default=True, help=text)
         parser.add_class_arguments(LastCheckpoint, "checkpoint", skip={"path"})
+        parser.add_class_arguments(PredictionGrid, "pictures")
         text = "Metric of the best epoch, which early stopping and ReduceLROnPlateau follow too."
         parser.add_argument("--monitor", type=str, default="val/loss", help=text)
         text = "Stops when the monitored metric no longer improves; by default never."
@@ -126,7 +141,7 @@ class CLI(LightningCLI):
         parser.link_arguments("monitor", "early_stopping.init_args.mode", compute_fn=monitor_mode)
         parser.link_arguments("monitor", "model.init_args.monitor")
         parser.link_arguments("seed_everything", "data.init_args.seed")
-        for name in ("num_classes", "class_names", "in_channels", "image_size"):
+        for name in ("num_classes", "class_names", "in_channels", "image_size", "num_features"):
             parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
@@ -142,7 +157,7 @@ class CLI(LightningCLI):
             config.name = Path(str(config.config[0])).stem if config.config else "run"
         if self.subcommand == "fit":
             self._choose_run(config, Path(run) if run else None)
-        elif self.subcommand != "lr_find" and not config.ckpt_path:
+        elif self.subcommand in ("validate", "test", "predict") and not config.ckpt_path:
             raise UsageError(
                 f"{self.subcommand} needs trained weights: --run FOLDER or --ckpt_path FILE"
             )
@@ -202,6 +217,8 @@ class CLI(LightningCLI):
                 kwargs["logger"] = run_loggers(self.run_folder, step)
         else:
             kwargs |= {"logger": False, "enable_checkpointing": False}
+        if self.subcommand == "check":
+            kwargs |= {"num_sanity_val_steps": 0, "enable_model_summary": False}
         if self.subcommand == "lr_find":
             off = ("limit_val_batches", "num_sanity_val_steps", "enable_model_summary")
             kwargs |= {"max_epochs": -1, "accumulate_grad_batches": 1} | dict.fromkeys(off, 0)
@@ -215,10 +232,20 @@ class CLI(LightningCLI):
         monitor = self.config.fit.monitor
         callbacks: list[Callback] = [MonitorCheck(monitor)]
         callbacks += [stopping] if stopping else []
-        callbacks += [LearningRateMonitor()] if trainer.logger is not False else []
+        callbacks.append(FiniteCheck())
+        if trainer.logger is not False:
+            callbacks += [LearningRateMonitor(), StepMonitor()]
         if trainer.fast_dev_run:
             return callbacks
-        callbacks.append(RunRecord(self.run_folder, self._plain_config(), self.command))
+        if self.config.fit.preflight:
+            callbacks += (
+                [OverfitOneBatch()]
+                if self.config.fit.init_from
+                else [InitLossCheck(), OverfitOneBatch()]
+            )
+        config = self._plain_config()
+        callbacks += [RunRecord(self.run_folder, config, self.command), TensorBoardRecord(config)]
+        callbacks += [CurvesMonitor(), self._get(self.config_init, "pictures")]
         if trainer.enable_checkpointing is not False:
             callbacks += run_checkpoints(self.run_folder, monitor, last)
         return callbacks
@@ -243,16 +270,8 @@ class CLI(LightningCLI):
         self.trainer.fit(model, **kwargs | {"weights_only": True})
 
     def after_fit(self) -> None:
-        run = Path(self.trainer.strategy.broadcast(str(self.run_folder)))
-        if (run / BEST).is_file():
-            self.model.load_state_dict(load_checkpoint(run / BEST)["state_dict"])
-        if not self.trainer.is_global_zero or not (run / RECORD).is_file():
-            return
-        print(summary(run))
-        if (run / "metrics.csv").is_file():
-            from project.reports.curves import CURVES, draw_curves  # 0.6 s to import
-
-            draw_curves(run).savefig(run / CURVES, dpi=120)
+        if self.trainer.is_global_zero and (self.run_folder / RECORD).is_file():
+            print(summary(self.run_folder))
 
     def after_test(self) -> None:
         config = self.config.test
@@ -260,16 +279,21 @@ class CLI(LightningCLI):
         if not run or not self.trainer.is_global_zero:
             return
         record, trainer = read_record(run), config.trainer
+        record["tested"] = record.get("tested", 0) + 1
         limit = trainer.limit_test_batches  # 1 is one batch, 1.0 all of them
         whole = (limit is None or repr(limit) == "1.0") and not trainer.fast_dev_run
         same = same_data(yaml.safe_load((run / CONFIG).read_text()), self._plain_config())
         if not whole or not same or Path(config.ckpt_path).name != BEST.name:
             print(
-                f"Not the best checkpoint on the run's whole test set: {run}/{RECORD} is as it was"
+                f"Not the best checkpoint on the run's whole test set: {run}/{RECORD} has no result"
             )
         else:
             tested = {name: value.item() for name, value in self.trainer.callback_metrics.items()}
-            write_record(run, record | {"metrics": record["metrics"] | tested})
+            record["metrics"] |= tested
+            if "test" in (sets := getattr(self.datamodule, "sets", {})):
+                record["examples"] |= {"test": len(sets["test"][2])}
+        write_record(run, record)
+        print(times_tested(record))
 
     def lr_find(self, model: L.LightningModule, **kwargs: Any) -> None:
         """Print both suggestions, and write them with a figure beside the runs of that name."""
@@ -281,13 +305,27 @@ class CLI(LightningCLI):
             self.lr_range.save(folder)
             print(f"{self.lr_range}\nFigure and numbers: {folder}/lr_find.png and .json")
 
+    def check(self, model: L.LightningModule, **kwargs: Any) -> None:
+        """Print a table of the verdicts, and write it beside the runs of that name."""
+        assert isinstance(self.trainer, Trainer)
+        self.verdicts = self.trainer.check(model, **kwargs)
+        config = self.config.check
+        path = Path(config.trainer.default_root_dir, config.name, "check.json")
+        if self.trainer.is_global_zero:
+            write_verdicts(path, self.verdicts)
+            print(f"{describe(self.verdicts)}\nAll that was measured: {path}")
+
     def predict(self, model: L.LightningModule, **kwargs: Any) -> None:
         """Write label, class and probability of each test image to `predictions.csv`."""
         batches: Any = self.trainer.predict(model, **kwargs)
         checkpoint = Path(self.config.predict.ckpt_path)
         folder = run_of(checkpoint) or checkpoint.parent
         path = folder / "predictions.csv"
-        write_predictions(path, torch.cat(batches), self.datamodule)
+        outputs = torch.cat(batches)
+        if outputs.ndim == 1:  # of a regression
+            write_values(path, outputs, self.datamodule.sets["test"][1])
+        else:
+            write_predictions(path, outputs, self.datamodule)
         print(f"Predictions: {path}")
 
 
@@ -310,7 +348,9 @@ def console() -> None:
     """The command of the shell: `main` with errors as one sentence, or `--debug` for all."""
     debug = "--debug" in sys.argv
     try:
-        main([arg for arg in sys.argv[1:] if arg != "--debug"])
+        cli = main([arg for arg in sys.argv[1:] if arg != "--debug"])
+        if not all(verdict.passed for verdict in cli.verdicts):
+            sys.exit(1)
     except (ValueError, OSError, MisconfigurationException) as error:
         if debug:
             raise

@@ -16,8 +16,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from project.run import BEST, CONFIG, LAST, read_record
+from project.usage import WITHOUT_TORCH, UsageError
 
-COMMANDS = ("fit", "validate", "test", "predict", "lr_find")
+COMMANDS = ("fit", "validate", "test", "predict", "check", "lr_find")
 BASES = {"lightning.LightningModule": "MLP", "lightning.LightningDataModule": "CIFAR10DataModule"}
 DERIVED = ("T_max", "max_lr")  # required by torch, but known from the run: see `Classifier`
 # Lightning has a class of the same name, so that the short one would be ambiguous.
@@ -26,12 +27,11 @@ PLATEAU = "ReduceLROnPlateau"
 FOLLOWS = {"--data.seed": "--seed_everything"}
 FOLLOWS |= {f"--{key}": "--monitor" for key in ("model.monitor", "early_stopping.monitor")}
 FOLLOWS |= {"--early_stopping.mode": "the name of --monitor"}
-FOLLOWS |= {f"--model.{key}": "--data" for key in ("num_classes", "class_names", "image_size")}
+FOLLOWS |= {
+    f"--model.{key}": "--data"
+    for key in ("num_classes", "class_names", "image_size", "num_features")
+}
 FULL_NAMES = {PLATEAU: f"torch.optim.lr_scheduler.{PLATEAU}"}
-
-
-class UsageError(ValueError):
-    """A command line or config that can't be carried out; the message is for the user."""
 
 
 class Parser(LightningArgumentParser):
@@ -168,10 +168,9 @@ def explain(message: str, known: Iterable[str]) -> str:
         return f"{option}.{found[1]} is required"
     if 'expected "subcommand"' in message or "invalid choice" in message:
         given = re.search(r"invalid choice: (\S+)", message)
-        wrong = f"no command {given[1]}{_nearest(given[1], COMMANDS)}; " if given else ""
-        return (
-            f"{wrong}name a command ({', '.join(COMMANDS)}): python -m project fit --config cifar"
-        )
+        every = (*COMMANDS, *WITHOUT_TORCH)
+        wrong = f"no command {given[1]}{_nearest(given[1], every)}; " if given else ""
+        return f"{wrong}name a command ({', '.join(every)}): python -m project fit --config cifar"
     if inner := re.search(r"^ *- (?!Expected|Problem|Does not|Type )(.+)$", message, re.M):
         return f"{option}: {inner[1]}".removeprefix("--: ")  # an error of the class itself
     expected = re.findall(

@@ -1,19 +1,20 @@
 """Which run is resumed, and whether it can be: exactly, or not at all."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from project.run import LAST, lock_run, next_version, read_record
+from project.run import LAST, NEUTRAL, flatten, lock_run, next_version, read_record
 
 FINISHED = ("max_epochs", "max_steps", "early_stopping")
-# Settings that do not change what a step computes, or only how long a run goes on.
+# Settings that can differ when a run is resumed: how long it goes on, and what changes no result.
 FREE = (
-    *("name", "ckpt_path", "init_from", "early_stopping", "checkpoint"),
-    *("data.root", "data.num_workers", "data.memory_budget"),
-    *("trainer.default_root_dir", "trainer.logger", "trainer.callbacks", "trainer.profiler"),
-    *("trainer.max_", "trainer.min_", "trainer.enable_", "trainer.num_sanity_val_steps"),
+    *NEUTRAL,
+    "init_from",
+    "early_stopping",
+    "trainer.callbacks",
+    "trainer.max_",
+    "trainer.min_",
 )
 DEVICES = ("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.strategy")
 AS_LONG_AS_THE_RUN = {"OneCycleLR": "total_steps", "CosineAnnealingLR": "T_max"}
@@ -74,7 +75,7 @@ def check_resumable(checkpoint: dict[str, Any], now: dict[str, Any], finished: b
 
 def same_data(saved: dict[str, Any], now: dict[str, Any]) -> bool:
     """Whether two configurations have the same data, split alike."""
-    was, is_now = dict(_flat(saved["data"], "data")), dict(_flat(now["data"], "data"))
+    was, is_now = dict(flatten(saved["data"], "data")), dict(flatten(now["data"], "data"))
     return all(was.get(k) == is_now.get(k) for k in was | is_now if not k.startswith(FREE))
 
 
@@ -87,7 +88,7 @@ def check_same(saved: dict[str, Any], now: dict[str, Any]) -> str:
     Raises:
         ValueError: If the run could not go on as it was.
     """
-    was, is_now = dict(_flat(saved)), dict(_flat(now))
+    was, is_now = dict(flatten(saved)), dict(flatten(now))
     keys = [key for key in sorted(was | is_now) if was.get(key) != is_now.get(key)]
     # Of another class, not the arguments too.
     keys = [key for key in keys if not any(key.startswith(f"{other}.") for other in keys)]
@@ -107,15 +108,3 @@ def check_same(saved: dict[str, Any], now: dict[str, Any]) -> str:
     if not devices:
         return "The run goes on exactly."
     return f"{'; '.join(devices)}: the data order stays; dropout and rounding can differ"
-
-
-def _flat(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings by their names on the command line, as `model.optimizer.lr`."""
-    if not isinstance(config, dict):
-        yield key, config
-        return
-    for name, value in config.items():
-        if name in ("class_path", "init_args"):
-            yield from _flat(value, key)
-        else:
-            yield from _flat(value, f"{key}.{name}".lstrip("."))

@@ -6,19 +6,31 @@ Nothing here imports torch, so that commands that only read runs start at once.
 import hashlib
 import json
 import platform
+import re
 import shlex
 import subprocess
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from filelock import BaseFileLock, FileLock, Timeout
 
 RECORD, LOCK = "run.json", ".lock"
 CONFIG = "config.yaml"
 BEST, LAST = Path("checkpoints/best.ckpt"), Path("checkpoints/last.ckpt")
+NEUTRAL = (  # beginnings of settings that do not change what a run computes
+    *("name", "ckpt_path", "checkpoint", "preflight", "pictures"),
+    *("data.root", "data.num_workers", "data.memory_budget", "trainer.default_root_dir"),
+    *("trainer.enable_", "trainer.logger", "trainer.profiler", "trainer.num_sanity_val_steps"),
+)
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "numpy")
+
+
+def monitor_mode(monitor: str) -> Literal["min", "max"]:
+    """Whether a lower or a higher value is better: lower for a loss or an error, by its name."""
+    return "min" if re.search("loss|error|nll|mse|mae", monitor) else "max"
 
 
 def next_version(folder: Path) -> int:
@@ -104,10 +116,20 @@ def git_state(folder: Path) -> dict[str, Any]:
     }
 
 
+def flatten(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings by their names on the command line, as `model.optimizer.lr`."""
+    if not isinstance(config, dict):
+        yield key, config
+        return
+    for name, value in config.items():
+        inside = name in ("class_path", "init_args")
+        yield from flatten(value, key if inside else f"{key}.{name}".lstrip("."))
+
+
 def config_sha256(config: dict[str, Any]) -> str:
-    """Hash of a configuration without what makes a run one of several: its seed, name and place."""
-    same = {k: v for k, v in config.items() if k not in ("seed_everything", "name", "ckpt_path")}
-    same["trainer"] = {k: v for k, v in config["trainer"].items() if k != "default_root_dir"}
+    """Hash of a configuration without its seed, and without what can't change a result."""
+    others = (*NEUTRAL, "seed_everything")
+    same = {name: value for name, value in flatten(config) if not name.startswith(others)}
     return hashlib.sha256(json.dumps(same, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -128,4 +150,14 @@ def summary(run: Path) -> str:
         f"Best epoch, from 0: {record['best_epoch']}, with {best}. Its weights are restored.\n"
         f"Run folder: {name}\n"
         f"Test set, once, at the end: python -m project test --run {name}"
+    )
+
+
+def times_tested(record: dict[str, Any]) -> str:
+    """How often the test set of a run was looked at."""
+    if (times := record["tested"]) == 1:
+        return "The test set has been looked at once for this run."
+    return (
+        f"The test set has been looked at {times} times for this run: choices belong to "
+        "validation, or it no longer says how good the run is on new images."
     )

@@ -370,6 +370,7 @@ def test_init_from_and_resume_refuse_another_model() -> None:
 def test_init_from_starts_a_new_run(finished: Path) -> None:
     source = finished / "checkpoints" / "last.ckpt"
     still = ["--model.optimizer", "AdamW", "--model.optimizer.lr", "0", "--trainer.max_epochs", "1"]
+    still += ["--preflight", "false"]  # which would refuse it
     cli = main([*FIT, *still, "--init_from", str(source)])
     assert cli.trainer.global_step == 3
     checkpoint = load_checkpoint(Path("runs/synthetic/version_0/checkpoints/last.ckpt"))

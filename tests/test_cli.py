@@ -19,8 +19,9 @@ from torch.optim import SGD, AdamW
 from project.cli import CLI, main
 from project.data import FashionMNISTDataModule, SyntheticDataModule
 from project.models import MLP, ResNet18
-from project.parser import UsageError, config_folder, expand
+from project.parser import config_folder, expand
 from project.run import claim_run, lock_run
+from project.usage import UsageError
 
 TINY = ["--data.train_size", "48", "--data.val_size", "20", "--data.test_size", "20"]
 TINY += ["--data.image_size", "8", "--data.batch_size", "16", "--model.width", "4"]
@@ -42,8 +43,9 @@ def test_run_folder_holds_what_the_design_promises(finished: Path) -> None:
     assert {"config.yaml", "metrics.csv", "run.json", "best.ckpt", "last.ckpt"} <= files
     assert any("tfevents" in name for name in files)
     record = json.loads((finished / "run.json").read_text())
-    keys = "name version seed command git_sha git_dirty config_sha256 data_sha256 versions device"
-    keys += " precision world_size seconds epochs best_epoch stopped_by metrics"
+    keys = "name version seed command git_sha git_dirty config_sha256 data_sha256"
+    keys += " examples versions device precision world_size seconds epochs best_epoch stopped_by"
+    keys += " metrics tested"
     assert list(record) == keys.split()
     assert (record["name"], record["version"]) == ("synthetic", "version_0")
     assert (record["seed"], record["epochs"], record["stopped_by"]) == (0, 2, "max_epochs")
@@ -426,15 +428,27 @@ def test_a_finished_run_is_not_resumed_and_keeps_its_record(finished: Path) -> N
 def test_only_the_whole_test_set_of_the_run_is_recorded(
     options: list[str], finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = (finished / "run.json").read_text()
+    before = json.loads((finished / "run.json").read_text())
     main(["test", "--run", str(finished), *options])
-    assert (finished / "run.json").read_text() == before
-    assert "run.json is as it was" in capsys.readouterr().out
+    assert json.loads((finished / "run.json").read_text())["metrics"] == before["metrics"]
+    assert "run.json has no result" in capsys.readouterr().out
+
+
+def test_looks_at_the_test_set_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    main([*FIT, "--trainer.max_epochs", "1", "--model.lr_scheduler", "ConstantLR"])
+    run = "runs/synthetic/version_0"
+    for times, text in ((1, "looked at once"), (2, "looked at 2 times for this run: choices")):
+        main(["test", "--run", run])
+        assert text in capsys.readouterr().out
+        assert json.loads(Path(run, "run.json").read_text())["tested"] == times
+    main(["fit", "--run", run, "--trainer.max_epochs", "2"])
+    assert json.loads(Path(run, "run.json").read_text())["tested"] == 2
 
 
 def test_a_callback_of_the_user_does_not_decide_what_is_best() -> None:
     extra = ["--trainer.callbacks+=lightning.pytorch.callbacks.ModelCheckpoint"]
-    main([*FIT, *extra, "--trainer.max_epochs", "3", "--model.optimizer.lr", "1"])
+    rough = ["--model.optimizer.lr", "1", "--preflight", "false"]
+    main([*FIT, *extra, "--trainer.max_epochs", "3", *rough])
     record = json.loads(Path("runs/synthetic/version_0/run.json").read_text())
     rows = csv.DictReader(Path("runs/synthetic/version_0/metrics.csv").read_text().splitlines())
     losses = [float(row["val/loss"]) for row in rows if row["val/loss"]]
