@@ -167,8 +167,10 @@ def explain(message: str, known: Iterable[str]) -> str:
             return "no model or no data named: a preset comes after a config, as in --config cifar"
         return f"{option}.{found[1]} is required"
     if 'expected "subcommand"' in message or "invalid choice" in message:
-        given = re.search(r"invalid choice: (\S+)", message)
+        given = re.search(r"invalid choice: '?(\w+)", message)
         every = (*COMMANDS, *WITHOUT_TORCH)
+        if given and (module := WITHOUT_TORCH.get(given[1])):
+            return f"{given[1]} is of the shell; in Python, call main([…]) of {module}"
         wrong = f"no command {given[1]}{_nearest(given[1], every)}; " if given else ""
         return f"{wrong}name a command ({', '.join(every)}): python -m project fit --config cifar"
     if inner := re.search(r"^ *- (?!Expected|Problem|Does not|Type )(.+)$", message, re.M):

@@ -58,11 +58,9 @@ class Trace(L.Callback):
             self.gradients = {n: p.grad.clone() for n, p in pl_module.named_parameters()}
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        path = Path(
-            trainer.default_root_dir, f"trace_{trainer.world_size}_{trainer.global_rank}.pt"
-        )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save({k: dict(v) if k == "seen" else v for k, v in vars(self).items()}, path)
+        name = f"trace_{trainer.world_size}_{trainer.global_rank}.pt"
+        trace = {"seen": dict(self.seen), "gradients": self.gradients, "metrics": self.metrics}
+        torch.save(trace, Path(trainer.default_root_dir, name))
 
     on_test_end = on_fit_end
 
