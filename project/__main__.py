@@ -10,11 +10,10 @@ from project.usage import WITHOUT_TORCH, UsageError
 def console() -> None:
     """The command of the shell, with errors as one sentence, or `--debug` for all."""
     args = [arg for arg in sys.argv[1:] if arg != "--debug"]
-    if not args or args[0] not in WITHOUT_TORCH:
-        import_module("project.cli").console()
-        return
     try:
-        sys.exit(import_module(WITHOUT_TORCH[args[0]]).main(args[1:]))
+        if args and args[0] in WITHOUT_TORCH:
+            sys.exit(import_module(WITHOUT_TORCH[args[0]]).main(args[1:]))
+        sys.exit(import_module("project.cli").run(args))
     except (ValueError, OSError) as error:
         if "--debug" in sys.argv:
             raise

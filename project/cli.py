@@ -71,7 +71,7 @@ warnings.filterwarnings("ignore", message="It is recommended to use `self.log.*s
 
 
 USAGE = "python -m project {} [--config FILE] [--OPTION VALUE …]"
-DESCRIPTION = """Trains and tests image classifiers. Further commands are `seed_noise` and `compare`.
+DESCRIPTION = """Trains and tests image classifiers; `seed_noise` and `compare` are commands too.
 `<command> --help` lists the options of a command, `fit --model.help ResNet18` and
 `fit --data.help CIFAR10DataModule` those of a class. An error is one sentence; add --debug for
 where it came from."""
@@ -344,21 +344,20 @@ def main(args: Sequence[str] | None = None) -> CLI:
     return CLI(list(sys.argv[1:] if args is None else args))
 
 
-def console() -> None:
-    """The command of the shell: `main` with errors as one sentence, or `--debug` for all."""
-    debug = "--debug" in sys.argv
+def run(args: list[str]) -> int:
+    """Carry out a command of the shell.
+
+    Returns:
+        Its exit code: 1 if a check failed, 128 + n if signal n has stopped it.
+    """
     try:
-        cli = main([arg for arg in sys.argv[1:] if arg != "--debug"])
-        if not all(verdict.passed for verdict in cli.verdicts):
-            sys.exit(1)
-    except (ValueError, OSError, MisconfigurationException) as error:
-        if debug:
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, UsageError) else 1)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+        cli = main(args)
+    except MisconfigurationException as error:
+        raise ValueError(str(error)) from error
     except SystemExit as stop:  # Lightning exits with 1 at Ctrl-C and with 0 at SIGTERM
         if isinstance(stop.__context__, KeyboardInterrupt):
-            sys.exit(128 + signal.SIGINT)
-        sys.exit(128 + signal.SIGTERM if isinstance(stop, SIGTERMException) else stop.code)
+            return 128 + signal.SIGINT
+        if isinstance(stop, SIGTERMException):
+            return 128 + signal.SIGTERM
+        raise
+    return 0 if all(verdict.passed for verdict in cli.verdicts) else 1

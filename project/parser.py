@@ -171,7 +171,7 @@ def explain(message: str, known: Iterable[str]) -> str:
         every = (*COMMANDS, *WITHOUT_TORCH)
         if given and (module := WITHOUT_TORCH.get(given[1])):
             return f"{given[1]} is of the shell; in Python, call main([…]) of {module}"
-        wrong = f"no command {given[1]}{_nearest(given[1], every)}; " if given else ""
+        wrong = f"no command {given[1]!r}{_nearest(given[1], every)}; " if given else ""
         return f"{wrong}name a command ({', '.join(every)}): python -m project fit --config cifar"
     if inner := re.search(r"^ *- (?!Expected|Problem|Does not|Type )(.+)$", message, re.M):
         return f"{option}: {inner[1]}".removeprefix("--: ")  # an error of the class itself

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from project.cli import console
+from project.__main__ import console
 
 SHARED = Path(os.environ.get("PROJECT_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

@@ -146,7 +146,7 @@ def test_sigterm_and_ctrl_c(twin: Path, tmp_path: Path) -> None:
 def test_a_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
     slow = ["fit", "--config", "synthetic", *COMMON, "--model.width", "64"]
     slow += ["--data.image_size", "32", "--data.train_size", "2000", "--data.batch_size", "1000"]
-    slow += ["--trainer.num_sanity_val_steps", "0"]
+    slow += ["--trainer.num_sanity_val_steps", "0", "--preflight", "false"]
     process = Process(slow, tmp_path).until((tmp_path / RUN / "run.json").exists)
     time.sleep(1)  # in the first step, which takes many seconds
     process.send(signal.SIGINT).until(lambda: "Ctrl-C again" in process.log.read_text())
