@@ -13,6 +13,11 @@ import torch
 import yaml
 from filelock import BaseFileLock
 from jsonargparse import Namespace
+from jsonargparse.typing import PositiveFloat
+from lightning.fabric.plugins.environments import (  # type: ignore[attr-defined]
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+)
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor, RichProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
@@ -40,6 +45,7 @@ from project.callbacks.checks import Verdict, describe, write_verdicts
 from project.checkpoint import AtomicCheckpointIO, check_fits, init_from, load_checkpoint
 from project.loggers import is_rank_zero, run_loggers
 from project.parser import COMMANDS, Parser, expand, explain
+from project.processes import SameStart, end_children, join, lost
 from project.reports.predictions import write_predictions, write_values
 from project.resume import FINISHED, check_resumable, find_unfinished, same_data
 from project.run import (
@@ -131,6 +137,8 @@ class CLI(LightningCLI):
         parser.add_argument("--init_from", type=str | None, help=text)
         text = "Whether a new run is first checked to be able to work, on copies: see `check`."
         parser.add_argument("--preflight", type=bool, default=True, help=text)
+        text = "Seconds that a process waits for the others of its run before it gives up."
+        parser.add_argument("--max_wait_s", type=PositiveFloat, default=600.0, help=text)
         parser.add_class_arguments(LastCheckpoint, "checkpoint", skip={"path"})
         parser.add_class_arguments(PredictionGrid, "pictures")
         text = "Metric of the best epoch, which early stopping and ReduceLROnPlateau follow too."
@@ -212,6 +220,9 @@ class CLI(LightningCLI):
             plugins = trainer.plugins or []
             plugins = plugins if isinstance(plugins, list) else [plugins]
             kwargs["plugins"] = [*plugins, AtomicCheckpointIO()]
+            if not TorchElasticEnvironment.detect() and SLURMEnvironment.detect():
+                # Lightning's own requeue saves in the middle of a step.
+                kwargs["plugins"].append(SLURMEnvironment(auto_requeue=False))
             if trainer.logger in (None, True):
                 step = self.checkpoint["global_step"] if self.checkpoint else 0
                 kwargs["logger"] = run_loggers(self.run_folder, step)
@@ -223,14 +234,21 @@ class CLI(LightningCLI):
             off = ("limit_val_batches", "num_sanity_val_steps", "enable_model_summary")
             kwargs |= {"max_epochs": -1, "accumulate_grad_batches": 1} | dict.fromkeys(off, 0)
             self.model.lr_scheduler, self.model.warmup_steps = None, 0
+            self.model.reference_batch_size = None  # what is found is for the batch size of now
         if self.subcommand == "predict":  # one process writes one file
             kwargs |= {"devices": 1, "num_nodes": 1, "strategy": "auto"}
-        return super().instantiate_trainer(callbacks=callbacks, **kwargs)
+        try:
+            return super().instantiate_trainer(callbacks=callbacks, **kwargs)
+        except TypeError as error:  # Lightning's, on the CPU
+            if "`devices`" not in str(error):
+                raise
+            raise UsageError(f"--trainer.devices: {error}") from error
 
     def _run_callbacks(self, trainer: Namespace) -> list[Callback]:
         stopping, last = (self._get(self.config_init, k) for k in ("early_stopping", "checkpoint"))
         monitor = self.config.fit.monitor
-        callbacks: list[Callback] = [MonitorCheck(monitor)]
+        start = f"at step {self.checkpoint['global_step']}" if self.checkpoint else "anew"
+        callbacks: list[Callback] = [SameStart(start), MonitorCheck(monitor)]
         callbacks += [stopping] if stopping else []
         callbacks.append(FiniteCheck())
         if trainer.logger is not False:
@@ -267,7 +285,12 @@ class CLI(LightningCLI):
         self.checkpoint = None  # free the memory
 
     def fit(self, model: L.LightningModule, **kwargs: Any) -> None:
-        self.trainer.fit(model, **kwargs | {"weights_only": True})
+        join(self.trainer.strategy, self.config.fit.max_wait_s)
+        try:
+            self.trainer.fit(model, **kwargs | {"weights_only": True})
+        except BaseException:
+            end_children(self.trainer)
+            raise
 
     def after_fit(self) -> None:
         if self.trainer.is_global_zero and (self.run_folder / RECORD).is_file():
@@ -354,6 +377,10 @@ def run(args: list[str]) -> int:
         cli = main(args)
     except MisconfigurationException as error:
         raise ValueError(str(error)) from error
+    except RuntimeError as error:
+        if sentence := lost(error):
+            raise ValueError(sentence) from error
+        raise
     except SystemExit as stop:  # Lightning exits with 1 at Ctrl-C and with 0 at SIGTERM
         if isinstance(stop.__context__, KeyboardInterrupt):
             return 128 + signal.SIGINT

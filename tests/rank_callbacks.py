@@ -95,3 +95,10 @@ class Raise(Fault):
 class Crash(Fault):
     def happen(self) -> None:
         raise ZeroDivisionError("a mistake in the code of process 1")
+
+
+class Slow(L.Callback):
+    """Leaves time to interrupt a run of a few steps."""
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        time.sleep(0.1)

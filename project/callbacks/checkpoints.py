@@ -17,7 +17,8 @@ from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 from project.run import BEST, LAST, monitor_mode
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# SIGUSR1 is SLURM's warning before the time limit, by scripts/slurm.sbatch; Windows has none.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, *filter(None, [getattr(signal, "SIGUSR1", None)]))
 
 
 class Interrupted(SystemExit):

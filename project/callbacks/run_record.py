@@ -11,7 +11,6 @@ import torch
 import yaml
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
-from torch import Tensor
 
 from project.callbacks.checkpoints import Interrupted
 from project.checkpoint import load_checkpoint
@@ -84,9 +83,8 @@ class RunRecord(Callback):
         checkpoint["metrics"] = {k: v for k, v in metrics.items() if k.startswith("val/")}
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        weights = self._take_best()
-        if weights is not None:
-            pl_module.load_state_dict(weights)
+        if (best := self._take_best()) is not None:
+            trainer.strategy.load_model_state_dict(best)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._finish(trainer, _reason(trainer))
@@ -116,15 +114,14 @@ class RunRecord(Callback):
             self._take_best()
         self._write(trainer)
 
-    def _take_best(self) -> dict[str, Tensor] | None:
-        """Record the best epoch, and return its weights."""
+    def _take_best(self) -> dict[str, Any] | None:
+        """Record the best epoch, and return its checkpoint."""
         if not (self.run / BEST).is_file():
             return None
         checkpoint = load_checkpoint(self.run / BEST)
         self.record["best_epoch"] = checkpoint["epoch"]
         self.record["metrics"] = checkpoint["metrics"]
-        weights: dict[str, Tensor] = checkpoint["state_dict"]
-        return weights
+        return checkpoint
 
     def _write_config(self) -> None:
         """Keep the config of the first start; those of resumes stand beside it."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import lightning as L
+from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import LRSchedulerConfigType, OptimizerLRScheduler
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
@@ -38,6 +39,9 @@ class Task(L.LightningModule, ABC):
             OneCycleLR and CyclicLR count optimiser steps, the others epochs. A length left out
             (`total_steps`, `T_max`) is that of the run, and `max_lr` is the optimiser's `lr`.
         warmup_steps: Optimiser steps in which the learning rate rises linearly from a hundredth.
+        reference_batch_size: Batch size that the optimiser's `lr` was chosen for. Where a step has
+            k times as many examples, accumulated ones included, it trains with k times the `lr`
+            (arXiv:1706.02677, which warms up over 5 epochs); by default `lr` is taken as it is.
         monitor: Metric that ReduceLROnPlateau follows, such as val/loss or val/acc.
     """
 
@@ -48,14 +52,19 @@ class Task(L.LightningModule, ABC):
         optimizer: OptimizerCallable = AdamW,
         lr_scheduler: LRSchedulerCallable | None = None,
         warmup_steps: int = 0,
+        reference_batch_size: int | None = None,
         monitor: str = "val/loss",
     ) -> None:
         super().__init__()
         if warmup_steps < 0:
             raise ValueError(f"warmup_steps {warmup_steps} can't be negative")
+        if reference_batch_size is not None and reference_batch_size < 1:
+            raise ValueError(f"reference_batch_size {reference_batch_size} must be positive")
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"], logger=False)
         self.optimizer, self.lr_scheduler = optimizer, lr_scheduler
         self.warmup_steps, self.monitor = warmup_steps, monitor
+        self.reference_batch_size = reference_batch_size
+        self.lr_factor: float | None = None  # by which the run multiplies the learning rate
         self.written: dict[str, float] = {}  # the newest training metrics, for the progress bar
         self.train_metrics, self.val_metrics, self.test_metrics = (self.metric() for _ in range(3))
 
@@ -141,6 +150,7 @@ class Task(L.LightningModule, ABC):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer = self.optimizer([p for p in self.parameters() if p.requires_grad])
+        self._scale_lr(optimizer)
         schedule = self._schedule(optimizer)
         main: LRSchedulerConfigType = {
             "scheduler": schedule,
@@ -159,6 +169,26 @@ class Task(L.LightningModule, ABC):
         warmup = LinearLR(optimizer, start_factor=0.01, total_iters=self.warmup_steps)
         rising: LRSchedulerConfigType = {"scheduler": warmup, "interval": "step", "name": "warmup"}
         return [optimizer], [main, rising]  # type: ignore[return-value]
+
+    def _scale_lr(self, optimizer: Optimizer) -> None:
+        """The linear scaling rule, before the schedule and the warm-up, which start from its lr."""
+        if self.reference_batch_size is None:
+            return
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if batch_size := getattr(data, "batch_size", None):
+            size = batch_size * self.trainer.accumulate_grad_batches
+            self.lr_factor = size / self.reference_batch_size
+            rank_zero_info(
+                f"The learning rate is {self.lr_factor:g} times the optimiser's: {size} examples a "
+                f"step, for {self.reference_batch_size}."
+            )
+        elif self.lr_factor is None:  # set in the copies that a check trains
+            raise ValueError(
+                f"reference_batch_size {self.reference_batch_size} is compared with the batch_size "
+                "of a data module, and there is none: leave it out, and set lr itself"
+            )
+        for group in optimizer.param_groups:
+            group["lr"] *= self.lr_factor
 
     def _schedule(self, optimizer: Optimizer) -> LRScheduler:
         """The schedule, with the arguments that follow from the run where they were left out."""

@@ -1,0 +1,114 @@
+"""The processes of a data-parallel run: how they meet, and what is said when one is lost."""
+
+import atexit
+import os
+import re
+import subprocess
+from datetime import timedelta
+from typing import Any
+
+import lightning as L
+from lightning.fabric.plugins.environments import (  # type: ignore[attr-defined]
+    TorchElasticEnvironment,
+)
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import DDPStrategy
+from torch import distributed
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+# What gloo, NCCL and torch's stores say; few of these have an exception of their own.
+TAKEN = re.compile("EADDRINUSE|address already in use", re.I)
+ABSENT = re.compile("clients joined|failed to connect|trying to connect|timed out connecting")
+SLOW = re.compile(r"Timed out waiting \d+ms|Timeout\(ms\)|timeout caused pair closure|Wait timeout")
+GONE = re.compile(r"closed by peer|reset by peer|Broken pipe|remote process exited|gloo/transport")
+GRACE_S = 5
+
+
+def join(strategy: Any, max_wait_s: float) -> None:
+    """Bound how long a process waits for the others, and meet them where torchrun has restarted.
+
+    A torchrun that restarts its processes keeps the store with the addresses of those before. Some
+    of the new ones connect to them and fail (pytorch#167288, torch 2.14.1), so that here the keys
+    of each start are apart.
+
+    Args:
+        strategy: Of the trainer.
+        max_wait_s: Seconds, for meeting and for each collective operation.
+    """
+    if not isinstance(strategy, DDPStrategy):
+        return
+    strategy._timeout = timedelta(seconds=max_wait_s)
+    environment, start = strategy.cluster_environment, os.environ.get("TORCHELASTIC_RESTART_COUNT")
+    if not isinstance(environment, TorchElasticEnvironment) or start in (None, "0"):
+        return
+    address = (environment.main_address, environment.main_port)
+    store = TCPStore(*address, is_master=False, timeout=strategy._timeout)
+    device = strategy.root_device
+    if strategy.accelerator is not None:
+        strategy.accelerator.setup_device(device)
+    distributed.init_process_group(
+        strategy._get_process_group_backend(),
+        store=PrefixStore(f"start_{start}", store),
+        rank=environment.global_rank(),
+        world_size=environment.world_size(),
+        timeout=strategy._timeout,
+        device_id=None if device.type == "cpu" else device,
+    )
+    atexit.register(distributed.destroy_process_group)  # else gloo's threads can abort the exit
+
+
+def end_children(trainer: L.Trainer) -> None:
+    """End the processes that this one has started, where an error has stopped it."""
+    procs = getattr(trainer.strategy.launcher, "procs", [])  # a notebook's are of another kind
+    children = [child for child in procs if isinstance(child, subprocess.Popen)]
+    try:
+        for child in children:
+            child.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        for child in children:
+            child.kill()
+
+
+def lost(error: BaseException) -> str:
+    """One sentence for an error in meeting other processes or in waiting for them, or nothing."""
+    rank, text = getattr(rank_zero_only, "rank", 0), str(error)
+    what = text.partition("\n")[0]
+    place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    if TAKEN.search(text):
+        return f"port {place.rpartition(':')[2]} is taken: set MASTER_PORT to a free one"
+    if ABSENT.search(text):
+        return (
+            f"process {rank} did not meet the others at {place}: are all started, and can each "
+            "machine reach that port? MASTER_ADDR and MASTER_PORT choose it, and --max_wait_s how "
+            f"long to wait ({what})"
+        )
+    if SLOW.search(text):
+        return (
+            f"process {rank} waited in vain for another one, which hangs or takes longer than "
+            f"--max_wait_s ({what})"
+        )
+    if GONE.search(text):
+        return f"process {rank} has lost another one of the run, whose own error is the cause"
+    return ""
+
+
+class SameStart(Callback):
+    """Refuses a run whose processes would go on from different checkpoints.
+
+    Args:
+        start: What this process goes on from, in words.
+    """
+
+    def __init__(self, start: str) -> None:
+        self.start = start
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        first = trainer.strategy.broadcast(self.start)
+        same = first == self.start
+        if not trainer.strategy.reduce_boolean_decision(same):
+            other = "not each one" if same else f"process {trainer.global_rank} {self.start}"
+            raise ValueError(
+                f"process 0 starts {first}, {other}: put --trainer.default_root_dir where all "
+                "machines see it, or name the run with --run"
+            )
