@@ -41,7 +41,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             partial.replace(path)
         except (OSError, RuntimeError) as error:  # torch hides an OSError behind a RuntimeError
             cause = error.__context__ if isinstance(error.__context__, OSError) else error
-            raise OSError(f"can't save {path} ({cause}); the file before it is kept") from error
+            kept = "; the file before it is kept" if path.is_file() else ""
+            raise OSError(f"can't save {path} ({cause}){kept}") from error
         finally:
             partial.unlink(missing_ok=True)
 

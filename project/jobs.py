@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 
 from project.reports.runs import ENDED, runs_in
 from project.run import LAST, lock_run, read_record
+from project.variants import Variant
 
 POLL_S = 0.2
 STOPS = {signal.SIGINT, signal.SIGTERM}
@@ -28,21 +29,10 @@ State = Literal["waiting", "elsewhere", "training", "finished", "interrupted", "
 
 @dataclass
 class Job:
-    """One seed of one config.
+    """One seed of one config."""
 
-    Args:
-        folder: Of the runs of that name.
-        args: Of `fit`.
-        sha256: Of the config.
-        seed: Of the run.
-        devices: GPUs that a run takes, if they are a number.
-    """
-
-    folder: Path
-    args: list[str]
-    sha256: str
+    variant: Variant
     seed: int
-    devices: int | None = 1
     state: State = "waiting"
     reason: str = ""  # for having failed
     result: dict[str, Any] | None = None  # the record of the finished run
@@ -50,13 +40,15 @@ class Job:
     begin: float = 0.0
 
     def __post_init__(self) -> None:
+        self.folder = self.variant.folder
         self.log = self.folder / f"seed_{self.seed}.log"
         self.lock = FileLock(self.folder / f".seed_{self.seed}.lock")
 
     def record(self) -> dict[str, Any] | None:
         """Of the finished run of this seed, or else of the newest one."""
         records = [read_record(run) | {"run": run} for run in runs_in(self.folder)]
-        own = [r for r in records if (r["config_sha256"], r["seed"]) == (self.sha256, self.seed)]
+        key = (self.variant.sha256, self.seed)
+        own = [record for record in records if (record["config_sha256"], record["seed"]) == key]
         ended = [record for record in own if record["stopped_by"] in ENDED]
         return next(iter([*ended, *reversed(own)]), None)
 
@@ -78,7 +70,7 @@ class Job:
             self._train(["--run", str(record["run"])] if record and resumable else [], environment)
 
     def _train(self, resume: list[str], environment: dict[str, str]) -> None:
-        new = [*self.args, "--name", self.folder.name, "--seed_everything", str(self.seed)]
+        new = [*self.variant.args, "--name", self.folder.name, "--seed_everything", str(self.seed)]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "project", "fit", *(resume or new)],
@@ -107,11 +99,13 @@ class Job:
         elif {-code, code - 128} & STOPS:
             self._end("interrupted")
         else:
-            lines = self.log.read_text(errors="replace").split("\n") if code else []
-            written = [line.strip() for line in lines if line.strip()]
-            last = written[-1] if written else "no finished run of this config"
-            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            self.reason = f"{last} ({how}; {self.log})"
+            said = self.log.read_text(errors="replace").split("\n")
+            why = next((line.strip() for line in reversed(said) if line.strip()), "no word")
+            if code < 0:
+                why = f"killed by {signal.Signals(-code).name}"
+            elif code == 0:
+                why = "no finished run of this config"
+            self.reason = f"{why} ({self.log})"
             self._end("failed")
 
     def _end(self, state: State, result: dict[str, Any] | None = None) -> None:
@@ -170,7 +164,7 @@ def _start(jobs: Sequence[Job], slots: list[Job | None], gpus: list[str]) -> Non
     for job in jobs:
         free = [i for i, other in enumerate(slots) if not other or other.state != "training"]
         if free and job.state in ("waiting", "elsewhere"):
-            job.start(environment(free[0], len(slots), gpus, job.devices))
+            job.start(environment(free[0], len(slots), gpus, job.variant.devices))
             slots[free[0]] = job
 
 

@@ -31,7 +31,6 @@ FOLLOWS |= {
     f"--model.{key}": "--data"
     for key in ("num_classes", "class_names", "image_size", "num_features")
 }
-FULL_NAMES = {PLATEAU: f"torch.optim.lr_scheduler.{PLATEAU}"}
 
 
 class Parser(LightningArgumentParser):
@@ -92,7 +91,9 @@ def expand(args: list[str]) -> list[str]:
         elif arg == "--run":  # first, so that all other options win over its config
             expanded[1:1] = _run_arguments(Path(value), fit=args[0] == "fit")
         else:
-            expanded.append(FULL_NAMES.get(arg, arg))
+            expanded.append(
+                re.sub(rf"(^|=){PLATEAU}$", rf"\1torch.optim.lr_scheduler.{PLATEAU}", arg)
+            )
     return expanded
 
 

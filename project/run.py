@@ -129,7 +129,9 @@ def flatten(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 def config_sha256(config: dict[str, Any]) -> str:
     """Hash of a configuration without its seed, and without what can't change a result."""
     others = (*NEUTRAL, "seed_everything")
-    same = {name: value for name, value in flatten(config) if not name.startswith(others)}
+    # Without what is not set, so that a new option does not set old runs apart.
+    given = {name: value for name, value in flatten(config) if value is not None}
+    same = {name: value for name, value in given.items() if not name.startswith(others)}
     return hashlib.sha256(json.dumps(same, sort_keys=True, default=str).encode()).hexdigest()
 
 

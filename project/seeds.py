@@ -11,7 +11,9 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from importlib import import_module
 
 from rich.console import Console
 from rich.live import Live
@@ -124,8 +126,12 @@ def main(args: list[str]) -> int:
     if options.jobs < 1:
         parser.error(f"--jobs {options.jobs} must be 1 or more")
     seeds, name = parse_seeds(options.seeds), options.name or config_name(rest)
-    found = variants(name, options.sweep, rest)
-    jobs = [variant.job(seed) for seed in seeds for variant in found]
+    with ThreadPoolExecutor(1) as pool:
+        checked = pool.submit(variants, name, options.sweep, rest)
+        for module in ("project.reports.seed_figures", "scipy.stats"):
+            import_module(module)  # of the report: a second, while the check starts
+    found = checked.result()
+    jobs = [Job(variant, seed) for seed in seeds for variant in found]
     display = Display(jobs)
     with display.live or nullcontext():
         stopped = work(jobs, options.jobs, display)

@@ -13,7 +13,6 @@ from typing import Any
 
 import yaml
 
-from project.jobs import Job
 from project.run import config_sha256
 from project.usage import UsageError
 
@@ -35,9 +34,6 @@ class Variant:
     args: list[str]
     sha256: str
     devices: int | None
-
-    def job(self, seed: int) -> Job:
-        return Job(self.folder, self.args, self.sha256, seed, self.devices)
 
 
 def parse_sweep(text: str) -> list[tuple[str, str]]:

@@ -56,7 +56,7 @@ def main(args: list[str]) -> None:
     if not resumed:
         time.sleep(float(given.get("seconds", 0)))
     value = 0.8 + 0.01 * seed + 10 * float(given.get("lr", 0))
-    ended = {"stopped_by": "max_epochs", "seconds": 1.0, "ended": time.time()}
+    ended = {"stopped_by": "max_epochs", "epochs": 1, "seconds": 1.0, "ended": time.time()}
     write_record(run, record | ended | {"metrics": {"val/loss": 1 - value, "val/acc": value}})
 
 

@@ -19,6 +19,8 @@ SMALL = {
     "MLP_EPOCHS": 2,
     "STRIPES_SIZE": 800,
     "RESNET_EPOCHS": 3,
+    "SEEDS": 3,
+    "NOISE_EPOCHS": 4,
 }
 
 notebooks = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -106,7 +106,7 @@ def test_failed_seed_is_named_loses_no_other_and_is_tried_again(
     assert main(["--seeds", "3", "--fail", "1"]) == 1
     out, err = capsys.readouterr()
     log = RUNS / "seed_1.log"
-    expected = f"synthetic, seed 1: failed: error: no luck today (exit code 1; {log})"
+    expected = f"synthetic, seed 1: failed: error: no luck today ({log})"
     assert expected in out
     assert f"error: {expected}" in err
     assert "(2 seeds)" in out
@@ -114,6 +114,16 @@ def test_failed_seed_is_named_loses_no_other_and_is_tried_again(
     assert main(["--seeds", "3"]) == 0
     assert "(3 seeds)" in capsys.readouterr().out
     assert len(records()) == 4
+
+
+@posix
+@stubbed
+def test_killed_training_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
+    thread = when(lambda: trained() == 1, lambda: os.kill(records()[0]["pid"], signal.SIGKILL))
+    assert main(["--seeds", "1", "--seconds", "30"]) == 1
+    thread.join()
+    expected = f"error: synthetic, seed 0: failed: killed by SIGKILL ({RUNS / 'seed_0.log'})"
+    assert expected in capsys.readouterr().err
 
 
 @posix

@@ -34,6 +34,15 @@ def softmax_floor(num_classes: int) -> float:
     return math.log(math.e + num_classes - 1) - 1
 
 
+def _holds_unregistered(module: nn.Module) -> bool:
+    for name, value in vars(module).items():
+        if not name.startswith("_") and isinstance(value, list | tuple | dict):
+            members = value.values() if isinstance(value, dict) else value
+            if any(isinstance(m, nn.Module) and [*m.parameters()] for m in members):
+                return True
+    return False
+
+
 @dataclass
 class Diagnosis:
     """Reasons, from one batch, the model before and after training on it, and what was seen.
@@ -59,7 +68,7 @@ class Diagnosis:
     def why(self) -> str:
         """The most specific reason for a loss that did not fall to its floor."""
         return next(
-            chain(self._contradiction(), self._wrong_outputs(), self._wrong_pace()),
+            chain(self._no_chance(), self._wrong_outputs(), self._wrong_pace()),
             self._too_weak(),
         )
 
@@ -74,6 +83,13 @@ class Diagnosis:
             yield "every parameter is frozen: none has requires_grad"
         if seen.error:
             yield seen.error + ("" if seen.finite else self._origin())
+        if hidden := [n for n, m in self.before.named_modules() if _holds_unregistered(m)]:
+            yield (
+                f"{few([name or 'the model' for name in hidden])} keeps layers in a list or dict, "
+                "which no optimiser sees: use nn.ModuleList or nn.ModuleDict"
+            )
+        if seen.logits is not None and seen.logits.min() == 0 and (seen.logits == 0).sum() > 1:
+            yield "the outputs are never negative: a ReLU comes after the last layer"
         if seen.evaluating:
             yield (
                 f"{few(seen.evaluating)} is in evaluation mode within the training step, with "
@@ -120,7 +136,7 @@ class Diagnosis:
                 f"bounded ({logits.min():.2g} to {logits.max():.2g}), or the loss has a further "
                 f"term (cross-entropy alone is {plain:.3g})"
             )
-        if sum(seen.gaps) / len(seen.gaps) > 0.02:
+        if seen.gap > 0.02:
             yield (
                 f"the loss, {loss:.3g}, is not the cross-entropy of outputs and labels, "
                 f"{plain:.3g}, and only {seen.accuracy:.0%} of the predictions are right: the "
@@ -138,7 +154,7 @@ class Diagnosis:
                 f"{course}, and the weights moved by {moved:.1e} of their size: {rate} is too low "
                 f"for gradients of norm {seen.grad_norms[0]:.1e}{clipping}"
             )
-        if highest > 3 * first or last > first:
+        if last > first:
             yield f"{course}, and was {highest:.3g} between: {rate} is too high"
         if constant := self._constant():
             yield self._dead_units() or constant
@@ -147,8 +163,12 @@ class Diagnosis:
         if self.still_falling:
             yield f"{course}, and still falls: {rate} is too low"
 
-    def _contradiction(self) -> Iterator[str]:
+    def _no_chance(self) -> Iterator[str]:
         images, labels = self.batch
+        first, highest = self.witness.losses[0], max(self.witness.losses)
+        if highest > 3 * first:
+            rate = max(self.witness.rates)
+            yield f"the loss rose from {first:.3g} to {highest:.3g}: lr {rate:.1e} is too high"
         kinds, same = images.flatten(1).unique(dim=0, return_inverse=True)
         if torch.stack([same, labels]).unique(dim=1).shape[1] > len(kinds):
             yield "the batch has equal images with different labels"

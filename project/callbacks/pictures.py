@@ -46,7 +46,7 @@ class PredictionGrid(Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self.every_n_epochs and (trainer.current_epoch + 1) % self.every_n_epochs == 0:
-            self._draw(trainer, pl_module, f"epoch {trainer.current_epoch}, from 0")
+            self._draw(trainer, pl_module, f"after {trainer.current_epoch + 1} epochs")
 
     # Not at `on_fit_end`, when Lightning has moved the model off its device.
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

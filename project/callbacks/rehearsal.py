@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from statistics import fmean
 from typing import Any
 
 import lightning as L
@@ -43,7 +44,7 @@ class Witness(Callback):
         self.losses: list[float] = []
         self.grad_norms: list[float] = []
         self.logits: Tensor | None = None  # of the newest step, if `forward` returns (N, C)
-        self.gaps: list[float] = []  # between a step's loss and cross-entropy of logits and labels
+        self.cross_entropies: list[float] = []  # of each step's logits and labels
         self.rates: list[float] = []  # of the parameter groups
         self.weight_decay = 0.0
         self.outside: list[str] = []  # trainable parameters that the optimiser does not hold
@@ -59,6 +60,12 @@ class Witness(Callback):
         if self.logits is None:
             return math.nan
         return (self.logits.argmax(1) == self.labels).double().mean().item()
+
+    @property
+    def gap(self) -> float:
+        """Mean distance of the loss from the cross-entropy of logits and labels."""
+        pairs = list(zip(self.losses, self.cross_entropies, strict=False))
+        return fmean(abs(a - b) for a, b in pairs) if pairs else math.inf
 
     @property
     def succeeded(self) -> bool:
@@ -118,7 +125,7 @@ class Witness(Callback):
         self.losses.append(outputs["loss"].item())
         if self.logits is not None:
             expected = cross_entropy(self.logits, self.labels, label_smoothing=self.smoothing)
-            self.gaps.append(abs(self.losses[-1] - expected.item()))
+            self.cross_entropies.append(expected.item())
         if self.succeeded:
             trainer.should_stop = True
 
@@ -223,4 +230,8 @@ def rehearse(
             if "does not require grad" not in str(error):
                 raise
             witness.error = "the loss has no graph: something in the step detaches it"
+        except IndexError as error:
+            if "out of bounds" not in str(error):
+                raise
+            witness.error = f"a label is beyond the outputs of the model: {error}"
     return twin.cpu()

@@ -7,40 +7,48 @@ p-values of several comparisons are corrected by Holm's method.
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
 
-import numpy as np
-
-from project.reports.runs import Group, default_metric
-from project.reports.statistics import holm, pooled_std, t_interval, welch
-from project.reports.tables import Scale, table
+from project.reports.runs import REPORT, run_config
+from project.reports.seed_noise import COLUMNS, SeedNoiseReport
+from project.reports.statistics import holm, pooled_std, welch
+from project.reports.tables import table
 from project.reports.verdict import Result
 from project.usage import OptionParser
 
 
-def compare(groups: Sequence[Group], metric: str) -> list[Result]:
+def find_group(spec: str, metric: str | None) -> SeedNoiseReport:
+    """The runs that a word of the command line names: those of its report, where there is one."""
+    path = Path(spec) / REPORT
+    known = json.loads(path.read_text()) if path.is_file() else {}
+    sha256, variants = known.get("config_sha256"), known.get("variants", 1)
+    return replace(SeedNoiseReport.of(spec, metric, sha256, variants), name=spec.rstrip("/"))
+
+
+def compare(groups: Sequence[SeedNoiseReport]) -> list[Result]:
     """Compare each group with the first one.
 
     Raises:
-        ValueError: If groups share runs, or their data or metrics differ.
+        ValueError: If groups share runs, or their data differ, or nothing varies.
     """
     first, *others = groups
     for group in others:
-        check_comparable(first, group, metric)
-    found = [welch(first.values(metric), group.values(metric)) for group in others]
+        check_comparable(first, group)
+    found = [welch(first.values, group.values) for group in others]
     corrected = holm([comparison.p for comparison in found])
     return [
-        Result((first, group), metric, comparison, float(p), len(others))
+        Result((first, group), comparison, float(p), len(others))
         for group, comparison, p in zip(others, found, corrected, strict=True)
     ]
 
 
-def check_comparable(a: Group, b: Group, metric: str) -> None:
+def check_comparable(a: SeedNoiseReport, b: SeedNoiseReport) -> None:
     """Refuse groups that share runs, have other data, or do not vary."""
     if shared := {r["run"] for r in a.records} & {r["run"] for r in b.records}:
         raise ValueError(f"{a.name} and {b.name} share runs, such as {min(shared)}")
     if a.records[0]["data_sha256"] != b.records[0]["data_sha256"]:
-        data = [group.config["data"].get("init_args", {}) for group in (a, b)]
+        data = [run_config(group.records[0])["data"].get("init_args", {}) for group in (a, b)]
         changed = [k for k in data[0] | data[1] if data[0].get(k) != data[1].get(k)]
         settings = [f"{k} {data[0].get(k)} → {data[1].get(k)}" for k in changed]
         why = f" ({', '.join(settings)})" if settings else ""
@@ -48,16 +56,17 @@ def check_comparable(a: Group, b: Group, metric: str) -> None:
             f"{a.name} and {b.name} have other training or validation images{why}: only runs on "
             "the same images can be compared"
         )
-    if not pooled_std(a.values(metric), b.values(metric)) > 0:
-        raise ValueError(f"{metric} is the same for all seeds: there is no noise to compare with")
+    if not pooled_std(a.values, b.values) > 0:
+        raise ValueError(f"{a.metric} is the same for all seeds: there is no noise to compare with")
 
 
-def cautions(groups: Sequence[Group], metric: str) -> list[str]:
+def cautions(groups: Sequence[SeedNoiseReport]) -> list[str]:
     """What makes a comparison say less than it seems to."""
+    metric = groups[0].metric
     found = [f"left out: {line}" for group in groups for line in group.left_out]
     if len({group.records[0]["config_sha256"] for group in groups}) < len(groups):
         found.append("some of the groups have the same config: a difference is chance")
-    monitors = sorted({group.config["monitor"] for group in groups})
+    monitors = sorted({run_config(group.records[0])["monitor"] for group in groups})
     if len(monitors) > 1:
         found.append(f"the best epochs were picked by {' and '.join(monitors)}")
     if metric.startswith("val/"):
@@ -79,17 +88,6 @@ def cautions(groups: Sequence[Group], metric: str) -> list[str]:
     return found
 
 
-def overview(groups: Sequence[Group], metric: str) -> str:
-    """Mean and spread of each group."""
-    rows: list[list[Any]] = [[metric, "n", "mean", "95 % interval", "seed std"]]
-    for group in groups:
-        values = group.values(metric)
-        scale = Scale(metric, float(np.std(values, ddof=1)))
-        interval, std = scale.interval(*t_interval(values)), scale.difference(scale.std)
-        rows.append([group.name, len(values), scale.value(float(np.mean(values))), interval, std])
-    return table(rows)
-
-
 def main(args: list[str]) -> int:
     """The command."""
     parser = OptionParser("compare", str(__doc__))
@@ -100,16 +98,18 @@ def main(args: list[str]) -> int:
     options = parser.parse_args(args)
     if len(options.groups) < 2:
         parser.error("two groups are needed, or more; a glob is one group, in quotes")
-    metric = options.metric or default_metric(Group.of(options.groups[0]).records)
+    metric = options.metric or find_group(options.groups[0], None).metric
     if options.test:
         metric = f"test/{metric.split('/')[-1]}"
-    groups = [Group.of(spec, metric) for spec in options.groups]
-    results = compare(groups, metric)
+    groups = [find_group(spec, metric) for spec in options.groups]
+    results = compare(groups)
     if options.json:
-        found = [result.json() for result in results]
+        notes = {"cautions": cautions(groups)}
+        found = [result.json() | notes for result in results]
         print(json.dumps(found[0] if len(found) == 1 else found, indent=2, ensure_ascii=False))
         return 0
-    parts = [overview(groups, metric), *map(str, results)]
-    parts.append("\n".join(f"- {line}" for line in cautions(groups, metric)))
+    rows = [[metric, *COLUMNS], *([group.name, *group.row()] for group in groups)]
+    parts = [table(rows), *map(str, results)]
+    parts.append("\n".join(f"- {line}" for line in cautions(groups)))
     print("\n\n".join(parts).rstrip())
     return 0

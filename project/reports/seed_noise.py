@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from project.reports.runs import REPORT, Record, default_metric, finished, runs_in
+from project.reports.runs import REPORT, Record, find_runs, finished, run_config
 from project.reports.statistics import detectable_effect, sampling_std, seeds_needed, t_interval
 from project.reports.tables import Scale, table
+from project.run import read_record
 
+COLUMNS = ("n", "mean", "95 % interval", "seed std")
 SETS = {"val": "validation", "test": "test", "train": "training"}
 
 
@@ -31,24 +33,40 @@ class SeedNoiseReport:
     @classmethod
     def of(
         cls,
-        folder: Path,
+        spec: str | Path,
         metric: str | None = None,
         sha256: str | None = None,
         variants: int = 1,
     ) -> "SeedNoiseReport":
-        """The report on the runs of one name and config.
+        """The report on the runs of one config.
+
+        Args:
+            spec: A folder of runs, or what else `find_runs` takes.
+            metric: By default the validation accuracy, else what the runs monitor.
+            sha256: Of the config; it may be left out where there is only one.
+            variants: That were tried with this one.
 
         Raises:
-            ValueError: If fewer than two of them count.
+            ValueError: If fewer than two of the runs count, or they are of several configs.
         """
-        records, left_out = finished(runs_in(folder), metric, sha256)
-        if len(records) > 1 and metric is None:
-            metric = default_metric(records)
-            records, left_out = finished(runs_in(folder), metric, sha256)
+        runs = find_runs(str(spec))
+        configs = {read_record(run)["config_sha256"]: run.name for run in runs}
+        if len(configs) > 1 and sha256 is None:
+            such = " and ".join(sorted(configs.values())[:2])
+            raise ValueError(
+                f"{spec} holds runs of {len(configs)} configs, as {such}: name those of one"
+            )
+        records, left_out = finished(runs, metric, sha256)
+        if records and metric is None:
+            accurate = all("val/acc" in record["metrics"] for record in records)
+            metric = "val/acc" if accurate else run_config(records[0])["monitor"]
+            records, left_out = finished(runs, metric, sha256)
         if len(records) < 2:
-            found = "; ".join([f"{len(records)} in {folder}", *left_out])
+            found = "; ".join([f"{len(records)} in {spec}", *left_out])
+            if (metric or "").startswith("test/"):
+                found += "; `python -m project test --run FOLDER` adds it"
             raise ValueError(f"seed noise takes two finished runs or more: {found}")
-        return cls(folder.name, str(metric), records, left_out, variants)
+        return cls(Path(spec).name, str(metric), records, left_out, variants)
 
     @cached_property
     def values(self) -> list[float]:
@@ -82,6 +100,12 @@ class SeedNoiseReport:
     def _examples(self) -> int | None:
         stage: int | None = self.records[0].get("examples", {}).get(self.metric.split("/")[0])
         return stage
+
+    def row(self) -> list[Any]:
+        """Of a table of several reports, under the names of `COLUMNS`."""
+        scale = Scale(self.metric, self.std)
+        mean, std = scale.value(self.mean), scale.difference(self.std)
+        return [len(self.values), mean, scale.interval(*self.ci95), std]
 
     def json(self) -> dict[str, Any]:
         """The content of `seed_noise.json`."""

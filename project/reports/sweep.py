@@ -5,11 +5,12 @@ import re
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
-from project.reports.seed_noise import SeedNoiseReport
+from project.reports.seed_noise import COLUMNS, SeedNoiseReport
 from project.reports.statistics import holm, pooled_std, welch
-from project.reports.tables import Scale, table
+from project.reports.tables import table
 from project.reports.verdict import ALPHA
 from project.run import monitor_mode
 
@@ -40,15 +41,12 @@ class SweepReport:
         return [float(value) for value in holm(p)[: len(self.reports) - 1]]
 
     def __str__(self) -> str:
-        rows: list[list[Any]] = [
-            [self.metric, "n", "mean", "95 % interval", "seed std", "p against the best"]
-        ]
-        for report, p in zip(self.reports, ["", *self.p_values()], strict=True):
-            scale = Scale(self.metric, report.std)
-            mean, std = scale.value(report.mean), scale.difference(report.std)
-            interval = scale.interval(*report.ci95)
-            shown = f"{p:.2g}" if isinstance(p, float) else p
-            rows.append([self.label(report), len(report.values), mean, interval, std, shown])
+        rows: list[list[Any]] = [[self.metric, *COLUMNS, "epochs", "p against the best"]]
+        for report, p in zip(self.reports, [None, *self.p_values()], strict=True):
+            epochs = f"{mean(record['epochs'] for record in report.records):.1f}"
+            rows.append(
+                [self.label(report), *report.row(), epochs, "" if p is None else f"{p:.2g}"]
+            )
         best, *others = map(self.label, self.reports)
         close = [name for name, p in zip(others, self.p_values(), strict=True) if p >= ALPHA]
         verdict = (

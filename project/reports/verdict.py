@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from project.reports.runs import Group
+from project.reports.seed_noise import SeedNoiseReport
 from project.reports.statistics import Comparison, mcnemar, pooled_std, seeds_needed
 from project.reports.tables import Scale
 from project.run import monitor_mode
@@ -20,11 +20,14 @@ MANY = 100  # seeds a side that nobody trains to see a difference
 class Result:
     """The comparison of a group with the first one."""
 
-    groups: tuple[Group, Group]
-    metric: str
+    groups: tuple[SeedNoiseReport, SeedNoiseReport]
     found: Comparison
     p: float  # corrected for the number of comparisons
     comparisons: int
+
+    @property
+    def metric(self) -> str:
+        return self.groups[0].metric
 
     @property
     def scale(self) -> Scale:
@@ -46,7 +49,7 @@ class Result:
                 f"looks better than {worse} by {by}, with p = {found.p:.2g} alone and "
                 f"{self.p:.2g} corrected"
             )
-        values = [group.values(self.metric) for group in self.groups]
+        values = [group.values for group in self.groups]
         n, effect = sorted({len(v) for v in values}), abs(found.effect)
         measured = effect > 0 and seeds_needed(effect) <= MANY
         effect = effect if measured else 0.5
@@ -59,11 +62,10 @@ class Result:
         )
 
     def json(self) -> dict[str, Any]:
-        values = [group.values(self.metric) for group in self.groups]
         return {
             "metric": self.metric,
-            "n": [len(v) for v in values],
-            "mean": [float(np.mean(v)) for v in values],
+            "n": [len(group.values) for group in self.groups],
+            "mean": [group.mean for group in self.groups],
             "difference": float(self.found.difference),
             "ci95": [float(self.found.low), float(self.found.high)],
             "p": float(self.p),
@@ -71,7 +73,7 @@ class Result:
             "groups": [group.name for group in self.groups],
             "effect": float(self.found.effect),
             "p_alone": float(self.found.p),
-            "mcnemar": disagreement(*self.groups, self.metric),
+            "mcnemar": disagreement(*self.groups),
         }
 
     def __str__(self) -> str:
@@ -83,7 +85,7 @@ class Result:
             f"  difference of the means: {low} to {high} (95 % interval), "
             f"{self.found.effect:+.1f} seed std, p = {self.p:.2g}{alone}",
         ]
-        if seen := disagreement(*self.groups, self.metric):
+        if seen := disagreement(*self.groups):
             lines.append(
                 f"  of the same {seen['examples']:,} test images, {seen['only_second']:,} are "
                 f"right with {second} alone and {seen['only_first']:,} with {first} alone: "
@@ -92,13 +94,13 @@ class Result:
         return "\n".join(lines)
 
 
-def disagreement(a: Group, b: Group, metric: str) -> dict[str, Any] | None:
+def disagreement(a: SeedNoiseReport, b: SeedNoiseReport) -> dict[str, Any] | None:
     """McNemar's test on the predictions of each group's median run, where both are saved.
 
     Of one pair only: the pairs of all runs are of the same images, so that their p-values could
     not be combined, and which seed stands against which would be arbitrary.
     """
-    rows = [_median_predictions(group, metric) for group in (a, b)]
+    rows = [_median_predictions(group) for group in (a, b)]
     if not rows[0] or not rows[1]:
         return None
     if [row[:2] for row in rows[0]] != [row[:2] for row in rows[1]]:
@@ -109,11 +111,11 @@ def disagreement(a: Group, b: Group, metric: str) -> dict[str, Any] | None:
     return counts | {"p": mcnemar(first, second)}
 
 
-def _median_predictions(group: Group, metric: str) -> list[list[str]]:
+def _median_predictions(group: SeedNoiseReport) -> list[list[str]]:
     """Index, label and prediction of each image, by the median of the runs that predicted."""
     files = [
-        (record["metrics"][metric], path)
-        for record in group.records
+        (value, path)
+        for value, record in zip(group.values, group.records, strict=True)
         if (path := Path(record["run"]) / "predictions.csv").is_file()
     ]
     if not files:

@@ -289,6 +289,25 @@ class WrongClasses(Plain):
         self.net[-1] = nn.Linear(64, 1000)
 
 
+class ReLUOnOutputs(Plain):
+    def forward(self, images: Tensor) -> Tensor:
+        return self.net(images).relu()
+
+
+class LayersInAList(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = [nn.Linear(64, 64)]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.net[4:](self.blocks[0](self.net[:4](images)))
+
+
+class LabelBeyond(Plain):
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits, labels + 1)
+
+
 class UnseededStream(SyntheticDataModule):
     def train_dataloader(self) -> Any:
         images, labels, indices = self.sets["train"]
@@ -325,7 +344,7 @@ FAULTS: list[tuple[str, Callable[[], L.LightningModule], str]] = [
     ("OverfitOneBatch", lambda: LearningRate(0.0), r"the learning rate is 0"),
     ("OverfitOneBatch", lambda: LearningRate(1e-7), r"weights moved by .* 1\.0e-07, is too low"),
     ("OverfitOneBatch", lambda: LearningRate(1e-4, SGD), r"learning rate, 1\.0e-04, is too low"),
-    ("OverfitOneBatch", lambda: LearningRate(3.0, SGD), r"learning rate, 3\.0e\+00, is too high"),
+    ("OverfitOneBatch", lambda: LearningRate(3.0, SGD), r"3\.0e\+00,? is too high"),
     ("OverfitOneBatch", Frozen, r"every parameter is frozen"),
     ("OverfitOneBatch", Detached, r"the loss has no graph"),
     ("OverfitOneBatch", DetachedBody, r"no gradient reaches net\.1\.weight.*detached"),
@@ -355,6 +374,10 @@ FAULTS: list[tuple[str, Callable[[], L.LightningModule], str]] = [
     ("ZeroInputCheck", LabelsByPlace, r"images of zeros train to a loss"),
     ("InitLossCheck", HugeOutputs, r"the outputs are too large.* normalise the inputs"),
     ("InitLossCheck", WrongClasses, r"1000 outputs for 10 classes"),
+    ("OverfitOneBatch", ReLUOnOutputs, r"never negative: a ReLU"),
+    ("OverfitOneBatch", LayersInAList, r"the model keeps layers in a list.*nn\.ModuleList"),
+    ("OverfitOneBatch", LabelBeyond, r"a label is beyond the outputs of the model"),
+    ("OverfitOneBatch", lambda: mlp(optimizer=partial(AdamW, lr=100)), r"lr 1\.0e\+02 is too high"),
 ]
 
 
@@ -429,6 +452,48 @@ class Unequal(Classes):
         return loaded and (loaded[0], torch.where(loaded[1] > 0, 0, 1 - loaded[1]))
 
 
+class Auxiliary(Plain):
+    """Learns its classes twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.Linear(768, 10)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+        images, labels = batch
+        own = super().training_step(batch, batch_idx)
+        return own + 0.4 * F.cross_entropy(self.second(images.flatten(1)), labels)
+
+
+class Focal(Plain):
+    """arXiv:1708.02002"""
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        logs = logits.log_softmax(1).gather(1, labels[:, None])
+        return -((1 - logs.exp()) ** 2 * logs).mean()
+
+
+class Hinge(Plain):
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.multi_margin_loss(logits, labels)
+
+
+class FrozenBody(Plain):
+    def __init__(self) -> None:
+        super().__init__("batch")
+        self.net[:3].requires_grad_(False).eval()
+
+
+class ByHand(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+        loss: Any = super().training_step(batch, batch_idx)
+        self.manual_backward(loss)
+
+
 def resnet(**kwargs: Any) -> ResNet18:
     sgd = partial(SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
     return ResNet18(**({"width": 16, "optimizer": sgd} | kwargs))
@@ -470,6 +535,11 @@ HEALTHY: dict[str, tuple[Callable[[], L.LightningModule], Callable[[], Any], dic
     "20 examples": (mlp, lambda: SyntheticDataModule(20, 10, 0, 16), {}),
     "no validation": (mlp, lambda: SyntheticDataModule(400, 0, 0, 16), {}),
     "plain module": (Plain, stripes, {}),
+    "auxiliary loss": (Auxiliary, stripes, {}),
+    "focal loss": (Focal, stripes, {}),
+    "hinge loss": (Hinge, stripes, {}),
+    "frozen body": (FrozenBody, stripes, {}),
+    "manual optimisation": (ByHand, stripes, {}),
 }
 
 

@@ -108,6 +108,13 @@ def test_globs_and_single_runs_name_groups(capsys: pytest.CaptureFixture[str]) -
     assert found["mean"] == pytest.approx([sum(A[:3]) / 3, (B[0] + B[3] + B[4]) / 3])
 
 
+def test_folders_may_have_commas_and_brackets_in_their_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = verdict(capsys, runs("mlp-hidden_sizes=_32,_16_", A), runs("[b]", B))
+    assert found["n"] == [5, 5]
+
+
 def test_report_folder_stands_for_the_runs_of_its_report(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -138,7 +145,7 @@ def test_other_data_are_refused_with_the_settings_that_differ() -> None:
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        (["a", "one"], r"two finished runs a side are needed, or more: 1 in one"),
+        (["a", "one"], r"two finished runs or more: 1 in one"),
         (["a", "a"], r"a and a share runs"),
         (["a", "a/version_*"], r"share runs"),
         (["a", "b", "--metric", "val/f1"], r"0 in a; .*no val/f1"),
@@ -178,6 +185,7 @@ def test_cautions(capsys: pytest.CaptureFixture[str]) -> None:
             own["metrics"]["test/acc"] = record["metrics"]["test/acc"]
             Path(f"{name}/version_{version}/run.json").write_text(json.dumps(own))
     assert "validation picks, test reports" in text(capsys, "a", "b")
+    assert "validation picks, test reports" in verdict(capsys, "a", "b")["cautions"][0]
     two = text(capsys, "a", "b", "--test")
     assert "| test/acc |" in two
     assert "validation" not in two

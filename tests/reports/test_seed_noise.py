@@ -159,8 +159,9 @@ def test_sweep_is_sorted_and_says_what_can_be_told_apart() -> None:
     path = sweep().save(Path("runs"))
     assert path == Path("runs/mlp-lr.md")
     text = path.read_text(encoding="utf-8")
-    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| lr")]
-    assert rows == ["lr=5e-3", "lr=2e-3", "lr=1e-3"]
+    rows = [line.split("|")[1:] for line in text.splitlines() if line.startswith("| lr")]
+    assert [row[0].strip() for row in rows] == ["lr=5e-3", "lr=2e-3", "lr=1e-3"]
+    assert [float(row[5]) for row in rows] == [3, 3, 3], "epochs"
     assert "lr=5e-3 has the best mean, and can't be told from lr=2e-3 with these seeds." in text
     found = json.loads(Path("runs/mlp-lr.json").read_text())
     assert found["p"][0] is None
