@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from project.__main__ import console
+from project.callbacks import CurvesMonitor, PredictionGrid
 
 SHARED = Path(os.environ.get("PROJECT_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
@@ -20,6 +21,14 @@ SHARED = Path(os.environ.get("PROJECT_TEST_DATA", Path(__file__).parents[2] / "s
 def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test leaves behind is in a folder of its own."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _without_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs draw nothing, which takes longer than they do, but in tests with the marker."""
+    if "pictures" not in request.keywords:
+        for callback in (PredictionGrid, CurvesMonitor):
+            monkeypatch.setattr(callback, "_draw", lambda *_: None)
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ class ImageDataModule(StreamDataModule):
         counts = torch.zeros(self.in_channels, 256, dtype=torch.int64)
         for chunk in indices.split(1000):
             if isinstance(images, Tensor):
-                pixels = images[chunk]
+                pixels = images.index_select(0, chunk)  # several times faster than [chunk]
             else:
                 pixels = torch.stack([images[int(i)] for i in chunk])
             for channel in range(self.in_channels):

@@ -55,7 +55,7 @@ class StreamDataModule(L.LightningDataModule, ABC):
                 digest.update(labels[indices].numpy().tobytes())
                 if isinstance(images, Tensor):
                     for chunk in indices.split(1000):
-                        digest.update(images[chunk].numpy().tobytes())
+                        digest.update(images.index_select(0, chunk).numpy().data)
                 else:
                     digest.update(repr(images).encode())
         return digest.hexdigest()

@@ -26,6 +26,8 @@ from project.data import SyntheticDataModule
 from project.models import MLP
 from project.reports.predictions import Predictions
 
+pytestmark = pytest.mark.pictures
+
 QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
 QUIET |= {"enable_checkpointing": False}
 NAMES = ("predictions", "confusion", "hardest")
@@ -202,7 +204,7 @@ import test_pictures
 
 class Compare(L.Callback):
     def on_train_end(self, trainer, pl_module):
-        said = pictures.predict_validation(trainer, pl_module, {{}})
+        said = pictures.predict_validation(trainer, pl_module)
         if trainer.is_global_zero:
             torch.save((vars(said), pl_module.state_dict()), "said.pt")
 

@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 from project.cli import main
 from project.reports.curves import draw_curves, read_metrics, save_figure
 
+pytestmark = pytest.mark.pictures
+
 ARGS = ["fit", "--config", "synthetic", "--data.train_size", "64", "--data.val_size", "16"]
 ARGS += ["--data.image_size", "8", "--model.width", "4", "--trainer.accelerator", "cpu"]
 ARGS += ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
