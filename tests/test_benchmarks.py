@@ -143,16 +143,6 @@ def test_startup_runs_each_command_and_sees_torch(tmp_path: Path) -> None:
     assert not startup.imports_torch(["seed_noise", "--help"], tmp_path)
 
 
-@pytest.mark.slow
-def test_growth(tmp_path: Path) -> None:
-    args = ["--repeats", "1", "--images", "2048", "--epochs", "10", "--rows", "500"]
-    args += ["--cifar", "500", "--width", "16", "--batch_size", "8"]
-    growth.main([*args, "--out", str(tmp_path / "growth.json")])
-    rows = read(tmp_path / "growth.json", "growth")
-    assert len(rows) == 7
-    assert rows[-1]["peak_mb"] > rows[-1]["imports_mb"] > 10
-
-
 def test_activations_are_those_of_the_batch() -> None:
     model = ResNet18(width=16)
     one, two = (
@@ -161,16 +151,6 @@ def test_activations_are_those_of_the_batch() -> None:
     )
     assert one > 8 * 16 * 32 * 32 * 4 * 5  # of the first stage alone, the inputs of 5 convolutions
     assert two == pytest.approx(2 * one, rel=0.02)
-
-
-@pytest.mark.slow
-def test_gpu_in_its_tiny_form(tmp_path: Path) -> None:
-    gpu.main(["--tiny", "--out", str(tmp_path / "gpu.json")])
-    result = json.loads((tmp_path / "gpu.json").read_text())
-    assert result["skipped"] == []
-    names = [row["name"] for row in read(tmp_path / "gpu.json", "gpu")]
-    assert len(names) == 1 + 1 + 3 + 8
-    assert sum("of fit" in name for name in names) == 4  # the training among them
 
 
 def test_gpu_steps_train_in_each_precision() -> None:

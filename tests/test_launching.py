@@ -325,7 +325,7 @@ def test_the_error_of_one_process_is_shown_and_ends_the_others(fault: str, tmp_p
 
 
 def test_a_process_that_hangs_ends_the_run(tmp_path: Path) -> None:
-    command = [*FIT, *DDP, ON_CALL, "rank_callbacks.Hang", "--max_wait_s", "15"]
+    command = [*FIT, *DDP, ON_CALL, "rank_callbacks.Hang", "--max_wait_s", "10"]
     code, output = run(command, tmp_path)
     assert code == 1
     (error,) = errors(output)

@@ -15,8 +15,6 @@ from project.data.cifar10 import BATCHES
 from project.parser import config_folder
 from project.usage import WITHOUT_TORCH
 
-pytestmark = pytest.mark.pictures
-
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
