@@ -150,7 +150,7 @@ def summary(run: Path) -> str:
     return (
         f"Stopped by {record['stopped_by']} after {record['epochs']} epochs.\n"
         f"Best epoch, from 0: {record['best_epoch']}, with {best}. Its weights are restored.\n"
-        f"Run folder: {name}\n"
+        f"Run folder: {name}, {record['seconds']:.0f} s in all\n"
         f"Test set, once, at the end: python -m project test --run {name}"
     )
 

@@ -21,6 +21,7 @@ SHARED = Path(os.environ.get("PROJECT_TEST_DATA", Path(__file__).parents[2] / "s
 def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test leaves behind is in a folder of its own."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)  # which a notebook leaves set
 
 
 @pytest.fixture(autouse=True)
