@@ -6,9 +6,6 @@ python -m benchmarks.monitors --pairs 100
 """
 
 import argparse
-import json
-import os
-import platform
 import tempfile
 import time
 from collections import defaultdict
@@ -20,13 +17,12 @@ from typing import Any
 import lightning as L
 import torch
 
+from benchmarks.timing import RESULTS, save
 from project.callbacks import FiniteCheck, StepMonitor
 from project.data import SyntheticDataModule
 from project.loggers import run_loggers
 from project.models import MLP
-from project.run import package_versions
 
-ROOT = Path(__file__).parents[1]
 BLOCK = 50  # steps, one of which is logged
 TARGET = 0.02
 KINDS: tuple[type[FiniteCheck | StepMonitor], ...] = (FiniteCheck, StepMonitor)
@@ -95,10 +91,7 @@ def main() -> None:
     pairs = parser.parse_args().pairs
     with tempfile.TemporaryDirectory() as name:
         rows = measure(pairs, Path(name, "monitors", "version_0"))
-    hardware = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
-    result = {"command": f"python -m benchmarks.monitors --pairs {pairs}", "hardware": hardware}
-    result |= {"versions": package_versions(), "rows": rows}
-    (ROOT / "benchmarks/results/monitors.json").write_text(json.dumps(result, indent=2) + "\n")
+    save(f"python -m benchmarks.monitors --pairs {pairs}", rows, RESULTS / "monitors.json")
 
 
 if __name__ == "__main__":

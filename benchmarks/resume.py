@@ -7,7 +7,6 @@ import argparse
 import io
 import json
 import os
-import platform
 import random
 import sys
 import tempfile
@@ -22,11 +21,12 @@ import lightning as L
 import torch
 from torch.optim import SGD
 
+from benchmarks.timing import RESULTS, save
 from project.callbacks import RNGState
 from project.checkpoint import AtomicCheckpointIO, load_checkpoint
 from project.data import SyntheticDataModule
 from project.models import MLP, Classifier, ResNet18
-from project.run import LAST, RECORD, package_versions
+from project.run import LAST, RECORD
 
 ROOT = Path(__file__).parents[1]
 RUN, TRACE = Path("runs/synthetic/version_0"), Path("trace.txt")
@@ -140,10 +140,7 @@ def main() -> None:
         resnet = ResNet18(width=64, optimizer=partial(SGD, lr=0.1, momentum=0.9))
         root = Path(name)
         rows = [kills(number, root), save_cost(mlp, 16, root), save_cost(resnet, 32, root)]
-    hardware = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
-    result = {"command": f"python -m benchmarks.resume --kills {number}", "hardware": hardware}
-    result |= {"versions": package_versions(), "rows": rows}
-    (ROOT / "benchmarks/results/resume.json").write_text(json.dumps(result, indent=2) + "\n")
+    save(f"python -m benchmarks.resume --kills {number}", rows, RESULTS / "resume.json")
 
 
 if __name__ == "__main__":

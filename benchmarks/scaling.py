@@ -7,9 +7,7 @@ python -m benchmarks.scaling --rounds 20
 """
 
 import argparse
-import json
 import os
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,8 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.timing import RESULTS, save
 from project.models import MLP, ResNet18
-from project.run import package_versions
 
 ROOT = Path(__file__).parents[1]
 WORLD = 2
@@ -223,10 +221,7 @@ def main() -> None:
             f"{row['images_per_s']:9,.0f} {row['all_reduce_ms']:15.2f} ms "
             f"{row['all_reduce_profiled_ms']:8.2f} ms"
         )
-    hardware = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
-    result = {"command": f"python -m benchmarks.scaling --rounds {rounds}", "hardware": hardware}
-    result |= {"versions": package_versions(), "rows": rows}
-    (ROOT / "benchmarks/results/scaling.json").write_text(json.dumps(result, indent=2) + "\n")
+    save(f"python -m benchmarks.scaling --rounds {rounds}", rows, RESULTS / "scaling.json")
     draw(rows).savefig(ROOT / "docs/scaling.png", dpi=120)
 
 

@@ -138,6 +138,14 @@ def load() -> float | None:
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
+def save(command: str, rows: Sequence[Row], path: Path, **more: Any) -> None:
+    """Write rows as JSON, with what they were measured on."""
+    result = {"command": command, "hardware": hardware(), "versions": package_versions()}
+    result |= {"threads": torch.get_num_threads(), "load": load(), **more, "rows": list(rows)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=2) + "\n")
+
+
 def report(command: str, rows: Sequence[Row], path: Path, **more: Any) -> None:
     """Print a table of the rows, and write them."""
     print(f"\n{command}   on {hardware()}, {torch.get_num_threads()} threads, load {load()}")
@@ -147,7 +155,4 @@ def report(command: str, rows: Sequence[Row], path: Path, **more: Any) -> None:
         target = "" if row["target"] is None else f"{sign} {row['target']:.2f}"
         verdict = {True: "met", False: "missed", None: ""}[row["met"]]
         print(f"{row['ratio']:9.3f}  {target:>9}  {verdict:7}{row['name']}")
-    result = {"command": command, "hardware": hardware(), "versions": package_versions()}
-    result |= {"threads": torch.get_num_threads(), "load": load(), **more, "rows": list(rows)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=2) + "\n")
+    save(command, rows, path, **more)

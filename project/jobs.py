@@ -19,7 +19,7 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from project.reports.runs import ENDED, runs_in
-from project.run import LAST, lock_run, read_record
+from project.run import LAST, is_free, read_record
 from project.variants import Variant
 
 POLL_S = 0.2
@@ -63,7 +63,7 @@ class Job:
         record = self.record()
         if record and record["stopped_by"] in ENDED:
             self._end("finished", record)
-        elif record and not _is_free(record["run"]):
+        elif record and not is_free(record["run"]):
             self._end("elsewhere")
         else:
             resumable = record and (record["run"] / LAST).is_file()
@@ -113,13 +113,6 @@ class Job:
         with suppress(OSError):
             Path(self.lock.lock_file).unlink()
         self.lock.release()
-
-
-def _is_free(run: Path) -> bool:
-    if (lock := lock_run(run)) is None:
-        return False
-    lock.release()
-    return True
 
 
 def work(jobs: Sequence[Job], number: int, show: Callable[[], None]) -> int:

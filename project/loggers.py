@@ -3,6 +3,7 @@
 import csv
 from pathlib import Path
 
+import lightning as L
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
@@ -11,6 +12,12 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 def is_rank_zero() -> bool:
     """Whether this is a run's first process, by the environment and so before it has a group."""
     return getattr(rank_zero_only, "rank", 0) == 0
+
+
+def is_logged(trainer: L.Trainer) -> bool:
+    """Whether the optimiser step under way is one that the run logs."""
+    every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+    return bool(every) and (trainer.global_step + 1) % every == 0
 
 
 class _ContinuingWriter(ExperimentWriter):

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from project.run import BEST, CONFIG, LAST, read_record
-from project.usage import WITHOUT_TORCH, UsageError
+from project.usage import DEFAULT_CONFIG, WITHOUT_TORCH, UsageError
 
 COMMANDS = ("fit", "validate", "test", "predict", "check", "lr_find")
 BASES = {"lightning.LightningModule": "MLP", "lightning.LightningDataModule": "CIFAR10DataModule"}
@@ -72,7 +72,7 @@ def expand(args: list[str]) -> list[str]:
         and args[0] in COMMANDS
         and not {"--config", "-c", "--run", "-h", "--help"} & {arg.split("=")[0] for arg in args}
     ):
-        args = [args[0], "--config", "synthetic", *args[1:]]
+        args = [args[0], "--config", DEFAULT_CONFIG, *args[1:]]
     names = [arg.split("=")[0] for arg in args]
     for name in names:
         if name in FOLLOWS:

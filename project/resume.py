@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from project.run import LAST, NEUTRAL, flatten, lock_run, next_version, read_record
+from project.run import LAST, NEUTRAL, flatten, is_free, next_version, read_record
 
 FINISHED = ("max_epochs", "max_steps", "early_stopping")
 # Settings that can differ when a run is resumed: how long it goes on, and what changes no result.
@@ -31,10 +31,7 @@ def find_unfinished(folder: Path, locked: bool) -> Path | None:
         run = folder / f"version_{version}"
         if not (run / LAST).is_file() or read_record(run)["stopped_by"] in FINISHED:
             continue
-        if locked:
-            return run
-        if lock := lock_run(run):  # else another process is still at it
-            lock.release()
+        if locked or is_free(run):
             return run
     return None
 

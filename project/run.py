@@ -60,6 +60,14 @@ def lock_run(run: Path) -> BaseFileLock | None:
     return lock
 
 
+def is_free(run: Path) -> bool:
+    """Whether no process trains a run."""
+    if (lock := lock_run(run)) is None:
+        return False
+    lock.release()
+    return True
+
+
 def release_run(run: Path) -> None:
     """Remove the folder of a run that failed before it began, if there is nothing in it."""
     with suppress(OSError):

@@ -3,6 +3,7 @@
 import argparse
 from typing import NoReturn
 
+DEFAULT_CONFIG = "synthetic"  # which can be tried without any data
 WITHOUT_TORCH = {"seed_noise": "project.seeds", "compare": "project.reports.compare"}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from project.run import config_sha256
-from project.usage import UsageError
+from project.usage import DEFAULT_CONFIG, UsageError
 
 CHOSEN = ("--seed_everything", "--run", "--ckpt_path", "--print_config")
 
@@ -60,7 +60,7 @@ def variant_names(sweeps: Sequence[str]) -> dict[str, list[str]]:
 def config_name(args: list[str]) -> str:
     """The name that `fit` gives its runs: that of the first config."""
     found = re.search(r"(?:^|\0)(?:-c|--config)[=\0]([^\0]+)", "\0".join(args))
-    return Path(found[1] if found else "synthetic").stem
+    return Path(found[1] if found else DEFAULT_CONFIG).stem
 
 
 def configure(args: list[str]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from project.data.stream import Split
 # from -0.03 to 0.32: the bounds are nine standard deviations above the mean and seven below it.
 ABOVE, BELOW = 0.7, 0.3
 GAP = 0.02  # by which a loss is not the cross-entropy of outputs and labels
+FAR = 4  # times ln C below which any loss leaks, and times less than the sum of the batch
 SLOW = 0.75  # of the first loss: a model that is below it and still falls does learn
 NEAR_ZERO = 0.05  # of ln C: the right class has a probability of 0.89, of 10 classes
 
@@ -72,7 +73,7 @@ class Check(Callback, ABC):
 
     split: Split = "train"
 
-    def __init__(self, examples: int) -> None:
+    def __init__(self, examples: int = 1) -> None:
         self.examples = examples
 
     @abstractmethod
@@ -82,10 +83,10 @@ class Check(Callback, ABC):
     def measure(self, trainer: L.Trainer, model: L.LightningModule) -> Verdict:
         """The verdict on a run that is set up; one without class labels passes."""
         if not model.automatic_optimization:
-            return Verdict(type(self).__name__, True, "skipped: manual optimisation", {})
+            return self.skipped("manual optimisation")
         batch = first_examples(trainer, self.split, self.examples)
         if batch is None:
-            return Verdict(type(self).__name__, True, "skipped: there are no class labels", {})
+            return self.skipped("there are no class labels")
         return self.look(trainer, model, batch)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -101,6 +102,9 @@ class Check(Callback, ABC):
     def verdict(self, fault: str, **measured: Any) -> Verdict:
         rounded = {k: round(v, 6) if isinstance(v, float) else v for k, v in measured.items()}
         return Verdict(type(self).__name__, not fault, fault, rounded)
+
+    def skipped(self, reason: str) -> Verdict:
+        return Verdict(type(self).__name__, True, f"skipped: {reason}")
 
 
 def label_entropy(labels: Tensor) -> float:
@@ -133,7 +137,7 @@ class InitLossCheck(Check):
             return self.verdict(witness.error or "training_step gives no loss")
         loss = witness.losses[0]
         if witness.logits is not None and witness.gap > GAP:  # another loss, or one more term
-            low, high = 0.25 * math.log(classes), 0.25 * len(batch[1]) * math.log(classes)
+            low, high = math.log(classes) / FAR, len(batch[1]) * math.log(classes) / FAR
         fault = "" if low <= loss <= high else self._why(loss, classes, len(batch[1]), witness)
         return self.verdict(fault, loss=loss, expected=math.log(classes), low=low, high=high)
 

@@ -127,12 +127,9 @@ class _TrainingModes(Callback):
 class DataStreamCheck(Check):
     """The first training batch must be the same twice, whatever the global random state is."""
 
-    def __init__(self) -> None:
-        super().__init__(examples=1)
-
     def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
         if trainer.datamodule is None:  # type: ignore[attr-defined]
-            return Verdict(type(self).__name__, True, "skipped: a loader is not made twice")
+            return self.skipped("a loader is not made twice")
         one, other = (self._first_batch(trainer, seed) for seed in (1, 2))
         same = all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
         fault = (
@@ -156,13 +153,10 @@ class SplitOverlapCheck(Check):
 
     split = "val"
 
-    def __init__(self) -> None:
-        super().__init__(examples=1)
-
     def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
         data = trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, ImageDataModule):
-            return Verdict(type(self).__name__, True, "skipped: the data are no ImageDataModule")
+            return self.skipped("the data are no ImageDataModule")
         place = {digest: i for i, digest in enumerate(data.digests("train"))}
         val = data.digests("val")
         shared = [(place[digest], i) for i, digest in enumerate(val) if digest in place]

@@ -13,7 +13,8 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from project.callbacks.monitors import is_logged, unscaled
+from project.callbacks.monitors import unscaled
+from project.loggers import is_logged
 
 MAX_PENDING = 1000  # losses that wait on the device where a run logs no step
 

@@ -19,14 +19,9 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from project.callbacks.checkpoints import BestCheckpoint
-from project.checkpoint import load_checkpoint
+from project.callbacks.run_record import find_record
+from project.loggers import is_logged
 from project.run import flatten
-
-
-def is_logged(trainer: L.Trainer) -> bool:
-    """Whether the optimiser step under way is one that the run logs."""
-    every = trainer.log_every_n_steps  # type: ignore[attr-defined]
-    return bool(every) and (trainer.global_step + 1) % every == 0
 
 
 def unscaled(trainer: L.Trainer, value: Tensor) -> Tensor:
@@ -142,9 +137,10 @@ class TensorBoardRecord(Callback):
         best = saves[0] if saves and trainer.is_global_zero else None
         if best is None or not Path(best.best_model_path).is_file():
             return
-        metrics = load_checkpoint(Path(best.best_model_path)).get("metrics", {})
-        metrics = metrics or {str(best.monitor): best.best_model_score}
-        metrics = {f"best/{name}": float(value) for name, value in metrics.items()}
+        record = find_record(trainer)
+        known: dict[str, Any] = {str(best.monitor): best.best_model_score}
+        known = record.record["metrics"] if record else known
+        metrics = {f"best/{name}": float(value) for name, value in known.items()}
         settings = {
             name: str(value) if isinstance(value, bool) else value  # else they are shown as 0 and 1
             for name, value in flatten(self.config)

@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from PIL import Image
 
-from project.callbacks.run_record import RunRecord
+from project.callbacks.run_record import find_record
 from project.data import ImageDataModule
 from project.reports.curves import CURVES, draw_curves, save_figure
 from project.reports.predictions import Predictions, draw_confusion, draw_grid, draw_hardest
@@ -50,8 +50,8 @@ class PredictionGrid(Callback):
 
     # Not at `on_fit_end`, when Lightning has moved the model off its device.
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        records = [c.record for c in trainer.callbacks if isinstance(c, RunRecord)]  # type: ignore[attr-defined]
-        best = records[0]["best_epoch"] if records else None  # whose weights are restored then
+        record = find_record(trainer)
+        best = record.record["best_epoch"] if record else None  # whose weights are restored then
         self._draw(
             trainer, pl_module, "last weights" if best is None else f"best epoch {best}, from 0"
         )
@@ -127,8 +127,8 @@ class CurvesMonitor(Callback):
 
 def run_folder(trainer: L.Trainer) -> Path:
     """The folder of the run record, or where Lightning's first logger writes."""
-    records = [c.run for c in trainer.callbacks if isinstance(c, RunRecord)]  # type: ignore[attr-defined]
-    return records[0] if records else Path(trainer.log_dir or trainer.default_root_dir)
+    record = find_record(trainer)
+    return record.run if record else Path(trainer.log_dir or trainer.default_root_dir)
 
 
 @torch.no_grad()

@@ -134,6 +134,12 @@ class RunRecord(Callback):
             write_record(self.run, self.record)
 
 
+def find_record(trainer: L.Trainer) -> RunRecord | None:
+    """The record that a run keeps of itself, if it does."""
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    return next((c for c in callbacks if isinstance(c, RunRecord)), None)
+
+
 def _reason(trainer: L.Trainer) -> str:
     stopping = trainer.early_stopping_callback
     if stopping is not None and stopping.stopping_reason != EarlyStoppingReason.NOT_STOPPED:

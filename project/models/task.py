@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import (
 )
 from torchmetrics import Metric
 
+from project.loggers import is_logged
 from project.run import monitor_mode
 
 OptimizerCallable: TypeAlias = Callable[[Iterable[Tensor]], Optimizer]
@@ -74,9 +75,7 @@ class Task(L.LightningModule, ABC):
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         loss = self.measure(self.train_metrics, *batch)
-        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
-        logged = every and (self.global_step + 1) % every == 0
-        if logged and not self.trainer.fit_loop._should_accumulate():
+        if is_logged(self.trainer) and not self.trainer.fit_loop._should_accumulate():
             self._write({"train/loss_step": loss}, self.global_step)
         return loss
 
