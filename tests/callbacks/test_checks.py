@@ -165,8 +165,15 @@ def test_a_run_that_goes_on_is_not_checked_again(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_model_that_is_trained_already_may_be_trained_further() -> None:
-    steep = ["--model.optimizer.lr", "0.02", "--trainer.max_epochs", "20"]
-    main(["fit", *SMALL, *QUIET, *steep])
+    steep = [
+        "--model.optimizer.lr",
+        "0.01",
+        "--trainer.max_epochs",
+        "40",
+        "--monitor",
+        "train/loss",
+    ]
+    main(["fit", *SMALL, *QUIET, *steep, "--model.dropout", "0"])
     best = "runs/synthetic/version_0/checkpoints/best.ckpt"
     main(["fit", *SMALL, *QUIET, "--init_from", best])
     assert Path("runs/synthetic/version_1/run.json").is_file()

@@ -101,3 +101,14 @@ def test_a_resume_keeps_the_first_config_and_adds_up_the_time(tmp_path: Path) ->
     assert 0 < seconds[0] < seconds[1] < seconds[2]
     names = {path.name for path in tmp_path.glob("*.yaml")}
     assert names == {"config.yaml", "config.resume_1.yaml", "config.resume_2.yaml"}
+
+
+def test_runs_are_of_one_config_whatever_changes_no_result() -> None:
+    """Also before and after an option was added, which is not set in either."""
+    same = CONFIG | {"name": "other", "seed_everything": 7, "preflight": False, "new": None}
+    same |= {"trainer": {"max_epochs": 2, "default_root_dir": "elsewhere", "max_time": None}}
+    assert config_sha256(same) == config_sha256(CONFIG)
+    larger = CONFIG | {"monitor": "val/loss"}
+    assert config_sha256(dict(reversed(larger.items()))) == config_sha256(larger)
+    for other in ({"trainer": {"max_epochs": 3}}, {"monitor": "val/acc"}, {"new": 1}):
+        assert config_sha256(CONFIG | other) != config_sha256(CONFIG)
