@@ -62,6 +62,8 @@ def end_children(trainer: L.Trainer) -> None:
     """End the processes that this one has started, where an error has stopped it."""
     procs = getattr(trainer.strategy.launcher, "procs", [])  # a notebook's are of another kind
     children = [child for child in procs if isinstance(child, subprocess.Popen)]
+    if children:  # which Lightning looks at every 5 s, to kill this process once one has ended
+        procs.clear()
     try:
         for child in children:
             child.wait(GRACE_S)
