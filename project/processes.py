@@ -4,6 +4,7 @@ import atexit
 import os
 import re
 import subprocess
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -55,7 +56,14 @@ def join(strategy: Any, max_wait_s: float) -> None:
         timeout=strategy._timeout,
         device_id=None if device.type == "cpu" else device,
     )
-    atexit.register(distributed.destroy_process_group)  # else gloo's threads can abort the exit
+
+
+@atexit.register
+def leave() -> None:
+    """Let gloo's threads let go of the last tensors: once Python ends, that aborts the process."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+        time.sleep(0.1)  # which gives them Python's lock; destroying does not wait for them
 
 
 def end_children(trainer: L.Trainer) -> None:

@@ -324,6 +324,19 @@ def test_the_error_of_one_process_is_shown_and_ends_the_others(fault: str, tmp_p
         assert "ZeroDivisionError: a mistake in the code of process 1" in output
 
 
+def test_the_end_of_a_process_is_not_aborted(tmp_path: Path) -> None:
+    """By gloo, whose threads let go of their last tensors only now."""
+    script = (
+        "import torch, project.processes\n"
+        "from torch import distributed\n"
+        "store = distributed.HashStore()\n"
+        "distributed.init_process_group('gloo', store=store, rank=0, world_size=1)\n"
+        "for _ in range(500):\n"
+        "    distributed.all_reduce(torch.ones(1), async_op=True)\n"
+    )
+    assert run([sys.executable, "-c", script], tmp_path) == (0, "")
+
+
 def test_a_process_that_hangs_ends_the_run(tmp_path: Path) -> None:
     command = [*FIT, *DDP, ON_CALL, "rank_callbacks.Hang", "--max_wait_s", "10"]
     code, output = run(command, tmp_path)
