@@ -327,14 +327,20 @@ def test_the_error_of_one_process_is_shown_and_ends_the_others(fault: str, tmp_p
 def test_the_end_of_a_process_is_not_aborted(tmp_path: Path) -> None:
     """By gloo, whose threads let go of their last tensors only now."""
     script = (
-        "import torch, project.processes\n"
+        "import sys, torch, lightning.pytorch, project.processes\n"
         "from torch import distributed\n"
-        "store = distributed.HashStore()\n"
-        "distributed.init_process_group('gloo', store=store, rank=0, world_size=1)\n"
-        "for _ in range(500):\n"
+        "store = distributed.FileStore('store', 2)\n"
+        "rank = int(sys.argv[1])\n"
+        "distributed.init_process_group('gloo', store=store, rank=rank, world_size=2)\n"
+        "distributed.barrier()\n"
+        "for _ in range(100):\n"
         "    distributed.all_reduce(torch.ones(1), async_op=True)\n"
     )
-    assert run([sys.executable, "-c", script], tmp_path) == (0, "")
+    command, environment = [sys.executable, "-c", script], os.environ | ENVIRONMENT
+    processes = [
+        subprocess.Popen([*command, str(rank)], cwd=tmp_path, env=environment) for rank in range(2)
+    ]
+    assert [process.wait(LIMIT_S) for process in processes] == [0, 0]
 
 
 def test_a_process_that_hangs_ends_the_run(tmp_path: Path) -> None:
