@@ -44,7 +44,7 @@ from project.callbacks import (
 from project.callbacks.checks import Verdict, describe, write_verdicts
 from project.checkpoint import AtomicCheckpointIO, check_fits, init_from, load_checkpoint
 from project.loggers import is_rank_zero, run_loggers
-from project.parser import COMMANDS, Parser, expand, explain
+from project.parser import Parser, expand, explain
 from project.processes import SameStart, end_children, join, lost
 from project.reports.predictions import write_predictions, write_values
 from project.resume import FINISHED, check_resumable, find_unfinished, same_data
@@ -64,7 +64,7 @@ from project.run import (
     times_tested,
     write_record,
 )
-from project.trainer import Trainer
+from project.trainer import Trainer, skip_empty_hooks
 from project.usage import UsageError
 
 # Advertising, and a deprecation between the versions of Lightning and torch.
@@ -106,7 +106,7 @@ class CLI(LightningCLI):
                     "description": DESCRIPTION,
                     "exit_on_error": False,
                     "allow_abbrev": False,
-                    **{name: {"usage": USAGE.format(name)} for name in COMMANDS},
+                    **{name: {"usage": USAGE.format(name)} for name in self.subcommands()},
                 },
                 args=args,
                 save_config_callback=None,  # RunRecord does it
@@ -121,12 +121,13 @@ class CLI(LightningCLI):
             self.lock.release()
             release_run(self.run_folder)
 
-    @staticmethod
-    def subcommands() -> dict[str, set[str]]:
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
         # Without the switch that would let a checkpoint run code when it is loaded.
         without = {"weights_only", "return_predictions"}
         commands = {k: v | without for k, v in LightningCLI.subcommands().items()}
-        return commands | {name: {"model", "datamodule"} for name in ("check", "lr_find")}
+        commands |= {name: {"model", "datamodule"} for name in ("check", "lr_find")}
+        named = commands.keys() & self.command[:1]  # the parsers of the others would go unused
+        return {name: commands[name] for name in named or commands}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         text = "Folder of the run under --trainer.default_root_dir; by default the config's name."
@@ -139,6 +140,8 @@ class CLI(LightningCLI):
         parser.add_argument("--preflight", type=bool, default=True, help=text)
         text = "Seconds that a process waits for the others of its run before it gives up."
         parser.add_argument("--max_wait_s", type=PositiveFloat, default=600.0, help=text)
+        text = "Whether the model is compiled in place: a minute at first, the same checkpoints."
+        parser.add_argument("--compile", type=bool, default=False, help=text)
         parser.add_class_arguments(LastCheckpoint, "checkpoint", skip={"path"})
         parser.add_class_arguments(PredictionGrid, "pictures")
         text = "Metric of the best epoch, which early stopping and ReduceLROnPlateau follow too."
@@ -238,11 +241,13 @@ class CLI(LightningCLI):
         if self.subcommand == "predict":  # one process writes one file
             kwargs |= {"devices": 1, "num_nodes": 1, "strategy": "auto"}
         try:
-            return super().instantiate_trainer(callbacks=callbacks, **kwargs)
+            made = super().instantiate_trainer(callbacks=callbacks, **kwargs)
         except TypeError as error:  # Lightning's, on the CPU
             if "`devices`" not in str(error):
                 raise
             raise UsageError(f"--trainer.devices: {error}") from error
+        skip_empty_hooks(made.callbacks)  # type: ignore[attr-defined]
+        return made
 
     def _run_callbacks(self, trainer: Namespace) -> list[Callback]:
         stopping, last = (self._get(self.config_init, k) for k in ("early_stopping", "checkpoint"))
@@ -283,6 +288,8 @@ class CLI(LightningCLI):
         elif self.subcommand == "fit" and config.init_from:
             rank_zero_info(init_from(Path(config.init_from), self.model))
         self.checkpoint = None  # free the memory
+        if config.compile:  # in place, which keeps the names of the weights
+            self.model.forward = torch.compile(self.model.forward)
 
     def fit(self, model: L.LightningModule, **kwargs: Any) -> None:
         join(self.trainer.strategy, self.config.fit.max_wait_s)

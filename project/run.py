@@ -22,7 +22,8 @@ CONFIG = "config.yaml"
 BEST, LAST = Path("checkpoints/best.ckpt"), Path("checkpoints/last.ckpt")
 NEUTRAL = (  # beginnings of settings that do not change what a run computes
     *("name", "ckpt_path", "checkpoint", "preflight", "pictures", "max_wait_s"),
-    *("data.root", "data.num_workers", "data.memory_budget", "trainer.default_root_dir"),
+    *("data.root", "data.num_workers", "data.memory_budget", "data.cache"),
+    "trainer.default_root_dir",
     *("trainer.enable_", "trainer.logger", "trainer.profiler", "trainer.num_sanity_val_steps"),
 )
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "numpy")

@@ -23,6 +23,7 @@ from project.callbacks.checks import (
 from project.callbacks.rehearsal import (
     Batch,
     Witness,
+    copy_of,
     few,
     mode_matters,
     rehearse,
@@ -74,7 +75,7 @@ class EvaluationCheck(Check):
         images, labels = batch
         third = max(1, len(labels) // 3)
         uneven = [(images[:third], labels[:third]), (images[third:], labels[third:])]
-        twin = copy.deepcopy(model)
+        twin = copy_of(model)
         before = copy.deepcopy(twin.cpu().state_dict())
         modes = _TrainingModes()
         with unseen():

@@ -203,6 +203,13 @@ def small_trainer(trainer: L.Trainer, **kwargs: Any) -> L.Trainer:
     )
 
 
+def copy_of(model: L.LightningModule) -> L.LightningModule:
+    """All of a model; not its compiled `forward`, which would compute with the model's weights."""
+    twin = copy.deepcopy(model)
+    vars(twin).pop("forward", None)
+    return twin
+
+
 def rehearse(
     trainer: L.Trainer, model: L.LightningModule, batch: Batch, num_steps: int, witness: Witness
 ) -> L.LightningModule:
@@ -213,7 +220,7 @@ def rehearse(
     Returns:
         The trained copy, on the CPU.
     """
-    twin = copy.deepcopy(model)
+    twin = copy_of(model)
     with unseen():
         try:
             small = small_trainer(

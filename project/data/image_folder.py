@@ -1,7 +1,9 @@
 """The user's own images: one folder per class."""
 
+import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -28,16 +30,19 @@ def read_image(path: Path, image_size: int, channels: int) -> Tensor:
     with Image.open(path) as file:
         # JPEG decodes at a fraction of its size, which is many times faster for photos.
         file.draft("RGB", (image_size, image_size))
-        image = ImageOps.exif_transpose(file)
+        image = ImageOps.exif_transpose(file) if file.getexif() else file
         if image.mode.startswith("I"):
             image = Image.fromarray((np.asarray(image).astype(np.int64) >> 8).astype(np.uint8))
         if image.has_transparency_data:
             image = image.convert("RGBA")
             white = Image.new("RGBA", image.size, "white")
             image = Image.alpha_composite(white, image)
-        image = image.convert("RGB" if channels == 3 else "L")
-        image = ImageOps.fit(image, (image_size, image_size), Image.Resampling.BICUBIC)
-    pixels = np.asarray(image).reshape(image_size, image_size, channels)
+        mode, size = "RGB" if channels == 3 else "L", (image_size, image_size)
+        if image.mode != mode:
+            image = image.convert(mode)
+        if image.size != size:
+            image = ImageOps.fit(image, size, Image.Resampling.BICUBIC)
+        pixels = np.asarray(image).reshape(image_size, image_size, channels)
     return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
 
 
@@ -61,6 +66,31 @@ class ImageFiles(Dataset[Tensor]):
         """Names and sizes of the files, as the data's identity."""
         files = (f"{path.parent.name}/{path.name}:{path.stat().st_size}" for path in self.paths)
         return f"{self.image_size}x{self.channels} " + " ".join(files)
+
+    def read_cached(self, folder: Path, name: str) -> Tensor:
+        """As `read_all`, from a file that is kept in `folder` for as long as no image changes.
+
+        Its name has the hash of names, sizes and times of the images. It is mapped, not read.
+        """
+        stats = ((path, path.stat()) for path in self.paths)
+        state = "".join(f"{p.parent.name}/{p.name} {s.st_size} {s.st_mtime_ns}\n" for p, s in stats)
+        stem = f"{name}-{self.image_size}x{self.channels}-"
+        path = folder / f"{stem}{hashlib.sha256(state.encode()).hexdigest()[:16]}.npy"
+        with suppress(OSError, ValueError):  # missing or damaged
+            return torch.from_numpy(np.load(path, mmap_mode="c"))
+        images = self.read_all()
+        partial = path.with_suffix(f".{os.getpid()}")
+        with suppress(OSError):  # a folder that can't be written to, or is full, keeps none
+            folder.mkdir(exist_ok=True)
+            for stale in folder.glob(f"{stem}*"):
+                stale.unlink(missing_ok=True)
+            try:
+                with partial.open("wb") as file:
+                    np.save(file, images.numpy())
+                partial.replace(path)
+            finally:
+                partial.unlink(missing_ok=True)
+        return images
 
     def read_all(self) -> Tensor:
         """Decode all files, uint8 (N, C, H, W), on all cores.
@@ -106,6 +136,7 @@ class ImageFolderDataModule(ImageDataModule):
         memory_budget: Largest size of the decoded images in memory, in GB. Larger data are read
             from disk at every epoch, and normalised by their first 20,000 training images.
         num_workers: Processes that read images from disk; unused within the memory budget.
+        cache: Whether decoded images are kept in `root/.cache`, so that the next start is fast.
         kwargs: As for every image data module.
     """
 
@@ -118,13 +149,14 @@ class ImageFolderDataModule(ImageDataModule):
         test_size: int | float = 0.1,
         memory_budget: float = 4.0,
         num_workers: int = 2,
+        cache: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(val_size=val_size, num_workers=num_workers, **kwargs)
         if image_size < 1:
             raise ValueError(f"image_size {image_size} must be positive")
         self.root, self.image_size, self.in_channels = Path(root), image_size, in_channels
-        self.memory_budget = memory_budget
+        self.memory_budget, self.cache = memory_budget, cache
         self.test_size = 0 if (self.root / "test").is_dir() else test_size
 
     def _folder(self, split: Split) -> Path:
@@ -166,5 +198,7 @@ class ImageFolderDataModule(ImageDataModule):
             raise ValueError(f"{folder} has no images: remove it, or fill it")
         files = ImageFiles(paths, self.image_size, self.in_channels)
         size = len(files) * self.in_channels * self.image_size**2
-        images = files.read_all() if size <= self.memory_budget * 1e9 else files
-        return images, torch.tensor(labels)
+        if size > self.memory_budget * 1e9:
+            return files, torch.tensor(labels)
+        cached = files.read_cached(self.root / ".cache", split) if self.cache else files.read_all()
+        return cached, torch.tensor(labels)
