@@ -1,6 +1,7 @@
 """The command line: LightningCLI with the project's defaults, links, run folder and messages."""
 
 import logging
+import os
 import signal
 import sys
 import warnings
@@ -275,6 +276,9 @@ class CLI(LightningCLI):
 
     def after_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
+        if self.trainer.strategy.root_device.type == "cpu":
+            # Lightning sets it, and AdamW then loads the driver anew at each step, for 0.1 ms.
+            os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
         batch_size, ranks = getattr(self.datamodule, "batch_size", 0), self.trainer.world_size
         if batch_size % ranks:  # said here once, and not by each of the processes
             raise UsageError(
