@@ -302,7 +302,9 @@ def test_no_option_of_the_command_line_allows_code(
     assert not Path("pwned").exists()
 
 
-@pytest.mark.parametrize("name", ["synthetic", "fashion_mnist", "cifar", "image_folder"])
+@pytest.mark.parametrize(
+    "name", ["synthetic", "fashion_mnist", "cifar", "cifar_fast", "image_folder"]
+)
 def test_checkpoints_of_every_config_hold_plain_types(
     name: str, request: pytest.FixtureRequest
 ) -> None:
@@ -317,6 +319,8 @@ def test_checkpoints_of_every_config_hold_plain_types(
     else:
         args += ["--model.width", "4", "--data", "SyntheticDataModule", *COMMON[:10]]
         args += ["--data.augment", '{"crop": 2, "flip": true, "cutout": 4}']
+    if name == "cifar_fast":
+        args += ["--data.image_size", "9"]
     main(args)
     for which in ("best", "last"):
         assert_plain(load_checkpoint(Path(f"runs/{name}/version_0/checkpoints/{which}.ckpt")))

@@ -509,7 +509,9 @@ def test_real_processes_exit_with_the_right_codes() -> None:
     assert good.returncode == 0
 
 
-@pytest.mark.parametrize("name", ["synthetic", "fashion_mnist", "cifar", "image_folder"])
+@pytest.mark.parametrize(
+    "name", ["synthetic", "fashion_mnist", "cifar", "cifar_fast", "image_folder"]
+)
 def test_every_config_trains(name: str, request: pytest.FixtureRequest) -> None:
     args = ["fit", "--config", name, "--config", "presets/debug", *QUIET]
     if name == "fashion_mnist":
@@ -519,6 +521,9 @@ def test_every_config_trains(name: str, request: pytest.FixtureRequest) -> None:
     elif name == "cifar":  # on other images of the same size
         args += ["--config", "presets/laptop", "--data", "SyntheticDataModule"]
         args += ["--data.augment", '{"crop": 4, "flip": true, "cutout": 12}']
+    elif name == "cifar_fast":
+        args += ["--model.width", "4", "--data", "SyntheticDataModule", "--data.train_size", "600"]
+        args += ["--data.augment", '{"crop": 2, "flip": "alternating"}']
     cli = main(args)
     assert cli.trainer.global_step == 1
     assert not Path("runs").exists()

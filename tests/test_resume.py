@@ -123,6 +123,10 @@ def disturb() -> None:
 VARIANTS = {
     "default": (MLP, []),
     "resnet-onecycle": (RESNET, []),
+    "fast-net": (
+        RESNET,
+        ["--model", "FastNet", "--data.image_size", "9", "--data.augment.flip", "alternating"],
+    ),
     "bf16": (MLP, ["--trainer.precision", "bf16-mixed"]),
     "cosine-warmup": (
         MLP,

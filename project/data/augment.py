@@ -111,7 +111,8 @@ class Augment:
         rotation: Largest angle, in degrees either way; 0 is off.
         crop: Largest shift, in pixels each way; 0 is off.
         padding: What a shift brings in: the reflected image, or zeros.
-        flip: Whether to mirror left and right, half of the time.
+        flip: Whether to mirror left and right, half of the time; `alternating` mirrors half of the
+            images in even epochs and the others in odd ones, arXiv:2404.00498.
         color_jitter: Largest relative change of brightness, contrast and saturation; 0 is off.
         cutout: Side of a square filled with the mean colour, in pixels; 0 is off.
     """
@@ -120,11 +121,12 @@ class Augment:
     rotation: float = 0.0
     crop: int = 0
     padding: PaddingMode = "reflect"
-    flip: bool = False
+    flip: bool | Literal["alternating"] = False
     color_jitter: float = 0.0
     cutout: int = 0
 
     num_uniforms: ClassVar[int] = 13
+    flip_uniform: ClassVar[int] = 7
 
     def __post_init__(self) -> None:
         if not 0 < self.resized_crop <= 1 or not 0 <= self.color_jitter <= 1:
@@ -141,7 +143,7 @@ class Augment:
         if self.crop:
             images = random_crop(images, u[:, 5:7], self.crop, self.padding)
         if self.flip:
-            images = random_flip(images, u[:, 7])
+            images = random_flip(images, u[:, self.flip_uniform])
         if self.color_jitter:
             images = color_jitter(images, u[:, 8:11], self.color_jitter)
         if self.cutout:

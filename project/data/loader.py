@@ -81,6 +81,9 @@ class TensorLoader:
         self.shift = (-torch.tensor(self.mean) / torch.tensor(self.std)).view(-1, 1, 1)
         self.shuffle, self.augment, self.drop_last = shuffle, augment, drop_last
         self.seed, self.rank, self.world_size = seed, rank, world_size
+        self._sides = None  # of each image in even epochs, where it changes them in odd ones
+        if augment is not None and augment.flip == "alternating":
+            self._sides = torch.rand(len(labels), generator=generator(seed))
         self.num_workers = num_workers
         self.epoch = self.batch = self._first = 0
         # Lightning looks for `set_epoch` in a DataLoader's two attributes.
@@ -117,16 +120,19 @@ class TensorLoader:
         for k, shard, images in zip(batches, shards, self._read(shards), strict=True):
             self.batch = k + 1
             if self.augment is not None:
-                images = self.augment(images, self._uniforms(k), self.mean)
+                images = self.augment(images, self._uniforms(k, shard), self.mean)
             yield images.float().mul_(self.scale).add_(self.shift), self.labels[shard]
 
     def _shard(self, examples: Tensor) -> Tensor:
         return examples[self.rank :: self.world_size]
 
-    def _uniforms(self, batch: int) -> Tensor:
+    def _uniforms(self, batch: int, shard: Tensor) -> Tensor:
         size = min(self.batch_size, len(self.indices) - batch * self.batch_size)
         key = generator(self.seed, self.epoch, batch)
-        return self._shard(torch.rand(size, Augment.num_uniforms, generator=key))
+        u = self._shard(torch.rand(size, Augment.num_uniforms, generator=key))
+        if self._sides is not None:
+            u[:, Augment.flip_uniform] = (self._sides[shard] + self.epoch / 2) % 1
+        return u
 
     def _read(self, shards: list[Tensor]) -> Iterable[Tensor]:
         if isinstance(self.images, Tensor):

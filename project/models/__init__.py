@@ -1,9 +1,10 @@
 """Networks: one abstract `Classifier`, and one file for each architecture."""
 
 from project.models.classifier import Classifier
+from project.models.fast_net import FastNet
 from project.models.linear_regression import LinearRegression
 from project.models.mlp import MLP
 from project.models.resnet import ResNet18
 from project.models.task import Task
 
-__all__ = ["MLP", "Classifier", "LinearRegression", "ResNet18", "Task"]
+__all__ = ["MLP", "Classifier", "FastNet", "LinearRegression", "ResNet18", "Task"]

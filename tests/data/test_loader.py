@@ -109,6 +109,30 @@ def test_order_and_augmentation_change_with_seed_and_epoch() -> None:
     assert differ(first[:1], first[1:])
 
 
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_alternating_flip_mirrors_each_image_in_every_other_epoch(world_size: int) -> None:
+    images, _ = examples(400)
+    augment = Augment(flip="alternating")
+
+    def mirrored(epoch: int) -> Tensor:
+        """Whether each image is."""
+        flags = torch.zeros(400, dtype=torch.bool)
+        for rank in range(world_size):
+            neutral = {"mean": (0.0,), "std": (1 / 255,), "augment": augment}
+            loader = make(400, rank=rank, world_size=world_size, **neutral)
+            for batch, labels in epoch_of(loader, epoch):
+                whole = batch.round().to(torch.uint8)
+                flags[labels] = (whole == images[labels].flip(3)).flatten(1).all(1)
+                kept = (whole == images[labels]).flatten(1).all(1)
+                assert torch.equal(kept, ~flags[labels])
+        return flags
+
+    first = mirrored(0)
+    assert 150 < first.sum() < 250
+    assert torch.equal(mirrored(1), ~first)
+    assert torch.equal(mirrored(2), first)
+
+
 @pytest.mark.parametrize("num_workers", [None, 0, 2])
 def test_global_rng_is_neither_read_nor_moved(num_workers: int | None) -> None:
     def run(seed: int) -> list[Batch]:

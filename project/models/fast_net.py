@@ -1,0 +1,99 @@
+"""A small network that learns CIFAR-10 in few epochs, after Keller Jordan's arXiv:2404.00498."""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from project.models.classifier import Classifier
+from project.models.resnet import conv3x3
+
+EXAMPLES = 5000  # whose patches are whitened
+VARIANCE = 5e-4  # added to that of each direction, so that none is blown up
+
+
+class Stage(nn.Module):
+    """Two 3×3 convolutions, of which the first halves the image."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = conv3x3(in_channels, out_channels), nn.BatchNorm2d(out_channels)
+        self.conv2, self.bn2 = conv3x3(out_channels, out_channels), nn.BatchNorm2d(out_channels)
+        for conv in (self.conv1, self.conv2):
+            nn.init.dirac_(conv.weight[: conv.in_channels])  # passes on what comes in
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.gelu(self.bn1(F.max_pool2d(self.conv1(x), 2)))
+        return F.gelu(self.bn2(self.conv2(x)))
+
+
+class FastNet(Classifier):
+    """Whitened 2×2 patches, three stages of two convolutions: 1,972,504 parameters.
+
+    The first layer is not trained. It is computed from training images at the start of `fit`, and
+    saved with the weights.
+
+    Args:
+        width: Channels of the first stage; the others have four times as many.
+        whiten: Whether the patches are whitened, or go through as they are.
+        mirror: Whether validation and test average the logits of an image and of its mirror image.
+        in_channels: Channels of an image; the command line takes it from the data.
+        kwargs: As for every classifier.
+    """
+
+    def __init__(
+        self,
+        width: int = 64,
+        whiten: bool = True,
+        mirror: bool = False,
+        in_channels: int = 3,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if width < 1:
+            raise ValueError(f"width {width} must be positive")
+        self.mirror = mirror
+        patch = 4 * in_channels
+        self.patches: Tensor  # (2 * patch, C, 2, 2)
+        start = torch.zeros(patch, patch) if whiten else torch.eye(patch)
+        self.register_buffer("patches", self._both_signs(start, in_channels))
+        self.bias = nn.Parameter(torch.zeros(2 * patch))
+        widths = (2 * patch, width, 4 * width, 4 * width)
+        self.stages = nn.Sequential(*(Stage(*pair) for pair in pairwise(widths)))
+        self.fc = nn.Linear(4 * width, self.num_classes, bias=False)
+        # See ResNet18: convolutions of few channels are not safe in channels last.
+        self.memory_format = torch.contiguous_format if width % 16 else torch.channels_last
+        self.to(memory_format=self.memory_format)
+
+    @staticmethod
+    def _both_signs(directions: Tensor, in_channels: int) -> Tensor:
+        return torch.cat([directions, -directions]).view(-1, in_channels, 2, 2)
+
+    def setup(self, stage: str) -> None:
+        if stage != "fit" or self.patches.any():
+            return
+        data = getattr(self._trainer, "datamodule", None)
+        if data is None:
+            raise ValueError("FastNet takes its first layer from a data module's training images")
+        images, _ = data.examples("train", EXAMPLES)
+        size = self.patches[0].numel()
+        patches = images.unfold(2, 2, 1).unfold(3, 2, 1)  # (N, C, H - 1, W - 1, 2, 2)
+        patches = patches.permute(0, 2, 3, 1, 4, 5).reshape(-1, size).double()
+        variances, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
+        whitened = directions.T / (variances + VARIANCE).sqrt()[:, None]
+        self.patches.copy_(self._both_signs(whitened, images.shape[1]))
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.mirror and not self.training:
+            return (self._logits(images) + self._logits(images.flip(3))) / 2
+        return self._logits(images)
+
+    def _logits(self, images: Tensor) -> Tensor:
+        if min(images.shape[2:]) < 9:
+            raise ValueError(f"FastNet halves an image three times: {images.shape[-1]} pixels are too few")
+        x = images.contiguous(memory_format=self.memory_format)
+        x = F.gelu(F.conv2d(x, self.patches, self.bias))  # (N, 24, H - 1, W - 1)
+        x = self.stages(x)  # (N, 4 * width, H / 8, W / 8)
+        return self.fc(x.amax((2, 3))) / 9  # (N, num_classes)
