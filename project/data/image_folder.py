@@ -76,7 +76,7 @@ class ImageFiles(Dataset[Tensor]):
         state = "".join(f"{p.parent.name}/{p.name} {s.st_size} {s.st_mtime_ns}\n" for p, s in stats)
         stem = f"{name}-{self.image_size}x{self.channels}-"
         path = folder / f"{stem}{hashlib.sha256(state.encode()).hexdigest()[:16]}.npy"
-        with suppress(OSError, ValueError):  # missing or damaged
+        with suppress(OSError, ValueError, EOFError):  # missing or damaged
             return torch.from_numpy(np.load(path, mmap_mode="c"))
         images = self.read_all()
         partial = path.with_suffix(f".{os.getpid()}")

@@ -92,7 +92,9 @@ class FastNet(Classifier):
 
     def _logits(self, images: Tensor) -> Tensor:
         if min(images.shape[2:]) < 9:
-            raise ValueError(f"FastNet halves an image three times: {images.shape[-1]} pixels are too few")
+            raise ValueError(
+                f"FastNet halves an image three times: {images.shape[-1]} pixels are too few"
+            )
         x = images.contiguous(memory_format=self.memory_format)
         x = F.gelu(F.conv2d(x, self.patches, self.bias))  # (N, 24, H - 1, W - 1)
         x = self.stages(x)  # (N, 4 * width, H / 8, W / 8)

@@ -329,6 +329,55 @@ def test_memory_budget_is_in_gb_of_pixels(one_level: Path) -> None:
     assert isinstance(grey.sets["train"][0], Tensor)
 
 
+def cached(root: Path) -> list[Path]:
+    return sorted((root / ".cache").iterdir()) if (root / ".cache").is_dir() else []
+
+
+def test_a_second_start_decodes_nothing(one_level: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = make(one_level)
+    assert len(cached(one_level)) == 1
+    monkeypatch.setattr("project.data.image_folder.read_image", None)
+    again = make(one_level)
+    assert torch.equal(again.sets["train"][0], first.sets["train"][0])  # type: ignore[arg-type]
+    assert again.sha256 == first.sha256
+    assert again.class_names == first.class_names
+
+
+def test_a_file_that_changes_is_decoded_anew(one_level: Path) -> None:
+    before = make(one_level).sets["train"][0]
+    (stale,) = cached(one_level)
+    make(one_level, image_size=8)
+    write(one_level / "dog" / "03.png", seed=99)
+    images = make(one_level).sets["train"][0]
+    assert isinstance(before, Tensor)
+    assert isinstance(images, Tensor)
+    changed = (images != before).flatten(1).any(1)
+    assert changed.nonzero().flatten().tolist() == [33]
+    assert np.array_equal(images[33].permute(1, 2, 0).numpy(), noise(16, 16, 3, seed=99))
+    assert stale not in cached(one_level)
+    assert len(cached(one_level)) == 2
+    (one_level / "cat" / "00.png").rename(one_level / "dog" / "00_was_a_cat.png")
+    assert torch.equal(make(one_level).sets["train"][1].bincount(), torch.tensor([29, 21]))
+
+
+@pytest.mark.parametrize("damage", [b"", b"half", None])
+def test_a_damaged_cache_is_made_again(one_level: Path, damage: bytes | None) -> None:
+    first = make(one_level).sets["train"][0]
+    (path,) = cached(one_level)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1000] if damage is None else damage)
+    assert torch.equal(make(one_level).sets["train"][0], first)  # type: ignore[arg-type]
+    assert path.read_bytes() == whole
+
+
+def test_a_folder_that_takes_no_cache_is_read_without(one_level: Path) -> None:
+    make(one_level, cache=False)
+    assert not cached(one_level)
+    (one_level / ".cache").write_text("a file of the user")
+    assert len(make(one_level).sets["train"][0]) == 50  # type: ignore[arg-type]
+    assert (one_level / ".cache").read_text() == "a file of the user"
+
+
 def test_sha256_of_streamed_images_changes_with_the_files(one_level: Path) -> None:
     base = make(one_level, memory_budget=0).sha256
     assert make(one_level, memory_budget=0).sha256 == base
