@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -527,6 +528,27 @@ def test_every_config_trains(name: str, request: pytest.FixtureRequest) -> None:
     cli = main(args)
     assert cli.trainer.global_step == 1
     assert not Path("runs").exists()
+
+
+def test_a_compiled_run_is_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a backend that only counts: what is trained, checked and saved does not change."""
+    args = [*FIT, "--trainer.max_epochs", "2"]
+    plain = main(args)
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    compiled = main([*args, "--compile", "true"])
+    assert graphs
+    torch._dynamo.reset()
+    states = [cli.model.state_dict() for cli in (plain, compiled)]
+    assert list(states[0]) == list(states[1])
+    assert all(torch.equal(a, b) for a, b in zip(*map(dict.values, states), strict=True))
+    verdicts = main(["check", *FIT[1:], "--compile", "true"]).verdicts
+    assert [v.diagnosis for v in verdicts if not v.passed] == []
 
 
 def test_every_config_says_what_to_expect() -> None:

@@ -1,0 +1,79 @@
+"""Where the time of a training step goes, in words: `--config presets/profile`."""
+
+import re
+from statistics import mean
+
+import torch
+from lightning.pytorch.profilers import SimpleProfiler
+
+# What Lightning's actions are to a reader. The optimiser's step has forward and backward in it, and
+# both have callbacks.
+PARTS = {
+    "reading the batch": r"\.train_dataloader_next$",
+    "moving it to the device": r"\]\w+\.batch_to_device$",
+    "forward and loss": r"\[Strategy\]\w+\.training_step$",
+    "backward": r"\[Strategy\]\w+\.backward$",
+    "optimiser": r"\[LightningModule\]\w+\.optimizer_step$",
+    "callbacks": r"\[Callback\].*\.on_(train_batch|before|after)_\w+$",
+}
+WITHIN_BACKWARD = r"\[Callback\].*\.on_(before|after)_backward$"
+WITHIN_OPTIMIZER = r"\[Callback\].*\.on_before_(optimizer_step|zero_grad)$"
+WAITING, LOOP = 0.2, 0.4  # shares of a step that are worth a word
+
+
+class StepProfiler(SimpleProfiler):
+    """Says where the time of a training step goes, after the run.
+
+    The device is waited for at the end of each part, so that the parts are its own; that makes the
+    whole slower than it is without. The first step, which chooses kernels, is left out.
+    """
+
+    def stop(self, action_name: str) -> None:
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
+        super().stop(action_name)
+
+    def parts(self) -> dict[str, float]:
+        """Seconds of each part of a mean training step."""
+        steps = len(self.recorded_durations.get("run_training_batch", ())) - 1
+        if steps < 1:
+            return {}
+        found = {name: self._per_step(pattern, steps) for name, pattern in PARTS.items()}
+        whole = mean(self.recorded_durations["run_training_batch"][1:])
+        found["Lightning's loop"] = whole - found["optimiser"]
+        found["optimiser"] -= found["forward and loss"] + found["backward"]
+        found["optimiser"] -= self._per_step(WITHIN_OPTIMIZER, steps)
+        found["backward"] -= self._per_step(WITHIN_BACKWARD, steps)
+        return found
+
+    def _per_step(self, pattern: str, steps: int) -> float:
+        times = [d[1:] for name, d in self.recorded_durations.items() if re.search(pattern, name)]
+        # Validation batches are moved too: all are taken to last as long.
+        return sum(mean(d) * min(len(d) / steps, 1.0) for d in times if d)
+
+    def summary(self) -> str:
+        parts = self.parts()
+        if not parts:
+            return "A profile needs two training steps or more."
+        step = sum(parts.values())
+        ordered = sorted(parts.items(), key=lambda part: -part[1])
+        lines = [f"{1e3 * s:9.3f} ms {s / step:6.1%}  {name}" for name, s in ordered]
+        head = f"A training step of {1e3 * step:.3f} ms:"
+        return "\n".join([head, *lines, self._advice(parts, step)])
+
+    @staticmethod
+    def _advice(parts: dict[str, float], step: float) -> str:
+        if parts["reading the batch"] > WAITING * step:
+            return (
+                "It waits for data: keep the images in memory (--data.memory_budget), read them "
+                "with more processes (--data.num_workers), or change them less (--data.augment)."
+            )
+        if parts["callbacks"] + parts["Lightning's loop"] > LOOP * step:
+            return (
+                "Much of it is Python around the arithmetic: a larger --data.batch_size has less "
+                "of it for each image."
+            )
+        return (
+            "It is arithmetic: --trainer.precision bf16-mixed, a smaller network or a faster "
+            "device shorten it."
+        )
