@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from project.models.classifier import Classifier
-from project.models.resnet import conv3x3
+from project.models.resnet import conv3x3, fastest_format
 
 EXAMPLES = 5000  # whose patches are whitened
+DIVISOR = 9  # of the logits, so that the untrained loss is near ln C
 VARIANCE = 5e-4  # added to that of each direction, so that none is blown up
 
 
@@ -63,8 +64,7 @@ class FastNet(Classifier):
         widths = (2 * patch, width, 4 * width, 4 * width)
         self.stages = nn.Sequential(*(Stage(*pair) for pair in pairwise(widths)))
         self.fc = nn.Linear(4 * width, self.num_classes, bias=False)
-        # See ResNet18: convolutions of few channels are not safe in channels last.
-        self.memory_format = torch.contiguous_format if width % 16 else torch.channels_last
+        self.memory_format = fastest_format(width)
         self.to(memory_format=self.memory_format)
 
     @staticmethod
@@ -98,4 +98,4 @@ class FastNet(Classifier):
         x = images.contiguous(memory_format=self.memory_format)
         x = F.gelu(F.conv2d(x, self.patches, self.bias))  # (N, 24, H - 1, W - 1)
         x = self.stages(x)  # (N, 4 * width, H / 8, W / 8)
-        return self.fc(x.amax((2, 3))) / 9  # (N, num_classes)
+        return self.fc(x.amax((2, 3))) / DIVISOR  # (N, num_classes)

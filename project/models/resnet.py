@@ -12,6 +12,15 @@ def conv3x3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
 
 
+def fastest_format(width: int) -> torch.memory_format:
+    """Channels last where it is safe, for a network of `width` channels or multiples of it.
+
+    It is 1.2 times faster on a CPU in float32, 1.15 in bfloat16, at width 64. With 4 or 8 channels
+    its convolutions write beyond their memory (torch 2.14.1, AVX-512).
+    """
+    return torch.contiguous_format if width % 16 else torch.channels_last
+
+
 class BasicBlock(nn.Module):
     """Two 3×3 convolutions and a shortcut, under the names that torchvision gives them."""
 
@@ -59,9 +68,7 @@ class ResNet18(Classifier):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):  # arXiv:1502.01852
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        # Channels last is 1.2 times faster on a CPU in float32, 1.15 in bfloat16, at width 64. With
-        # 4 or 8 channels its convolutions write beyond their memory (torch 2.14.1, AVX-512).
-        self.memory_format = torch.contiguous_format if width % 16 else torch.channels_last
+        self.memory_format = fastest_format(width)
         self.to(memory_format=self.memory_format)
 
     @staticmethod
