@@ -13,7 +13,9 @@ from project.data.loader import Batch, Images, TensorLoader
 
 Split = Literal["train", "val", "test"]
 
-EVAL_FACTOR = 4  # without gradients no activations are kept, so evaluation batches can be larger
+# Evaluation keeps no activations for gradients; with four times the batch it needs more memory than
+# training all the same, by the few largest of them.
+EVAL_FACTOR = 2
 
 
 class StreamDataModule(L.LightningDataModule, ABC):
