@@ -1,5 +1,6 @@
 """A small network that learns CIFAR-10 in few epochs, after Keller Jordan's arXiv:2404.00498."""
 
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -39,6 +40,7 @@ class FastNet(Classifier):
     Args:
         width: Channels of the first stage; the others have four times as many.
         whiten: Whether the patches are whitened, or go through as they are.
+        bias_lr: Learning rate of the normalisation's biases, as a multiple of the others'.
         mirror: Whether validation and test average the logits of an image and of its mirror image.
         in_channels: Channels of an image; the command line takes it from the data.
         kwargs: As for every classifier.
@@ -48,6 +50,7 @@ class FastNet(Classifier):
         self,
         width: int = 64,
         whiten: bool = True,
+        bias_lr: float = 1.0,
         mirror: bool = False,
         in_channels: int = 3,
         **kwargs: Any,
@@ -55,7 +58,9 @@ class FastNet(Classifier):
         super().__init__(**kwargs)
         if width < 1:
             raise ValueError(f"width {width} must be positive")
-        self.mirror = mirror
+        if bias_lr <= 0:
+            raise ValueError(f"bias_lr {bias_lr} must be positive")
+        self.mirror, self.bias_lr = mirror, bias_lr
         patch = 4 * in_channels
         self.patches: Tensor  # (2 * patch, C, 2, 2)
         start = torch.zeros(patch, patch) if whiten else torch.eye(patch)
@@ -84,6 +89,12 @@ class FastNet(Classifier):
         variances, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
         whitened = directions.T / (variances + VARIANCE).sqrt()[:, None]
         self.patches.copy_(self._both_signs(whitened, images.shape[1]))
+
+    def trained(self) -> list[Any]:
+        named = [(n, p) for n, p in self.named_parameters() if p.requires_grad]
+        biases = [p for name, p in named if re.search(r"\.bn\d\.bias$", name)]
+        others = [p for name, p in named if not re.search(r"\.bn\d\.bias$", name)]
+        return [{"params": others}, {"params": biases, "lr_factor": self.bias_lr}]
 
     def forward(self, images: Tensor) -> Tensor:
         if self.mirror and not self.training:

@@ -24,7 +24,7 @@ from torchmetrics import Metric
 from project.loggers import is_logged
 from project.run import monitor_mode
 
-OptimizerCallable: TypeAlias = Callable[[Iterable[Tensor]], Optimizer]
+OptimizerCallable: TypeAlias = Callable[[Iterable[Any]], Optimizer]
 LRSchedulerCallable: TypeAlias = Callable[[Optimizer], LRScheduler]
 Stage = Literal["train", "val", "test"]
 
@@ -147,8 +147,16 @@ class Task(L.LightningModule, ABC):
         if not isinstance(scheduler, ReduceLROnPlateau):
             scheduler.step()
 
+    def trained(self) -> list[Any]:
+        """The parameters, or groups of them with an `lr_factor` of the optimiser's `lr` each."""
+        return [p for p in self.parameters() if p.requires_grad]
+
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        optimizer = self.optimizer([p for p in self.parameters() if p.requires_grad])
+        optimizer = self.optimizer(self.trained())
+        for group in optimizer.param_groups:
+            if factor := group.get("lr_factor"):
+                group["lr"] *= factor
+                group["weight_decay"] /= factor  # so that all weights decay alike
         self._scale_lr(optimizer)
         schedule = self._schedule(optimizer)
         main: LRSchedulerConfigType = {

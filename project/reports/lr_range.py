@@ -36,7 +36,7 @@ class LRSweep(Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         rates = [group["lr"] for group in trainer.optimizers[0].param_groups]
-        self._ratios = [rate / max(rates) for rate in rates]  # groups keep their proportions
+        self._ratios = [rate / rates[0] for rate in rates]  # groups keep their proportions
 
     def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
         for group, ratio in zip(trainer.optimizers[0].param_groups, self._ratios, strict=True):

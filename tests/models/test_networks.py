@@ -1,5 +1,7 @@
 """The networks against their published sizes and torchvision."""
 
+from functools import partial
+
 import lightning as L
 import pytest
 import torch
@@ -133,3 +135,21 @@ def test_fast_net_sees_mirror_images_alike_in_evaluation_alone() -> None:
     both = (one_sided(images) + one_sided(images.flip(3))) / 2
     torch.testing.assert_close(model(images), both)
     assert not torch.allclose(one_sided(images), one_sided(images.flip(3)))
+
+
+def test_biases_of_fast_net_have_their_own_learning_rate() -> None:
+    data = SyntheticDataModule(train_size=40, val_size=20, test_size=0, image_size=9, batch_size=20)
+    optimizer = partial(torch.optim.SGD, lr=0.1, weight_decay=0.02)
+    schedule = partial(torch.optim.lr_scheduler.OneCycleLR, cycle_momentum=False)
+    model = FastNet(width=4, bias_lr=64, optimizer=optimizer, lr_scheduler=schedule)
+    off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    trainer = L.Trainer(max_epochs=2, accelerator="cpu", **dict.fromkeys(off, False))
+    trainer.fit(model, data)
+    others, biases = trainer.optimizers[0].param_groups
+    assert [p.shape for p in biases["params"]] == [
+        p.shape for n, p in model.named_parameters() if "bn" in n and "bias" in n
+    ]
+    assert len(others["params"]) + len(biases["params"]) == len(list(model.parameters()))
+    assert (others["max_lr"], biases["max_lr"]) == pytest.approx((0.1, 6.4))
+    assert biases["lr"] == pytest.approx(64 * others["lr"])
+    assert biases["weight_decay"] * 64 == pytest.approx(others["weight_decay"])
