@@ -91,8 +91,9 @@ def main(args: list[str]) -> None:
     parser = OptionParser("new", str(__doc__))
     parser.prog = "python -m project.new"
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="empty, or yet to be made")
-    parser.add_argument("--name", help="of the package; by default the folder's, made valid")
-    parser.add_argument("--update", action="store_true", help="a project that was made before")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--name", help="of the package; by default the folder's, made valid")
+    either.add_argument("--update", action="store_true", help="a project that was made before")
     options = parser.parse_args(args)
     folder = options.folder.resolve()
     if not (ROOT / "pyproject.toml").is_file():

@@ -260,6 +260,7 @@ def test_a_repository_made_by_github_takes_later_versions_too(
         (["tests"], "tests is taken, .* by a folder of the template"),
         (["data"], "data is taken"),
         (["full", "--update"], "git show in .*full: .*docs/new_project.md"),
+        (["full", "--update", "--name", "a"], "--name: not allowed with argument --update"),
         (["new", "--nam", "a"], "unrecognized arguments: .* see python -m project.new --help"),
     ],
 )
