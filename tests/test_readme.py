@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
 LINES = [line for kind, block in BLOCKS if kind != "python" for line in block.strip().splitlines()]
-COMMANDS = [shlex.split(line)[3:] for line in LINES if line.startswith("python -m project")]
+COMMANDS = [shlex.split(line)[3:] for line in LINES if line.startswith("python -m project ")]
 FAST = ["--trainer.max_epochs", "1", "--trainer.limit_train_batches", "2"]
 FAST += ["--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu"]
 FAST += ["--trainer.enable_model_summary", "false"]
