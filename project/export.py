@@ -45,11 +45,12 @@ def load(path: Path, checkpoint: dict[str, Any], class_path: str) -> nn.Module:
 
 def to_bytes(network: nn.Module, images: Tensor, onnx: bool, metadata: dict[str, Any]) -> bytes:
     """The file of a network for any number of such images."""
-    shapes = ({0: torch.export.Dim.DYNAMIC},)
-    program = torch.export.export(network, (images,), dynamic_shapes=shapes)
+    batch = {0: torch.export.Dim.DYNAMIC}
+    with redirect_stderr(io.StringIO()):  # torch prints the whole program if it fails
+        program = torch.export.export(network, (images,), dynamic_shapes=(batch,))
     if onnx:
         names: Any = {"input_names": ["images"], "output_names": ["logits"]}
-        made = torch.onnx.export(program, **names, verbose=False)
+        made: Any = torch.onnx.export(program, **names, verbose=False)
         made.model.metadata_props.update({k: json.dumps(v) for k, v in metadata.items()})
         return made.model_proto.SerializeToString()
     buffer = io.BytesIO()
@@ -66,6 +67,30 @@ def run_file(content: bytes, images: Tensor, onnx: bool) -> Tensor:
 
 
 @torch.no_grad()
+def export(run: Path, onnx: bool) -> tuple[bytes, str]:
+    """The file of a run, and how far its logits are from those of the checkpoint."""
+    path = run / BEST
+    checkpoint, class_path = load_checkpoint(path), run_config({"run": run})["model"]["class_path"]
+    facts = preprocessing(path, checkpoint)
+    shape = (sum(BATCH_SIZES), facts["in_channels"], facts["image_size"], facts["image_size"])
+    images = torch.randint(256, shape, dtype=torch.uint8, generator=generator(0))
+    batches = images.split(BATCH_SIZES)
+    logging.getLogger("torch.fx").setLevel(logging.ERROR)
+    try:
+        network = load(path, checkpoint, class_path)
+        content = to_bytes(network, batches[0], onnx, MEANING | facts)
+        written = torch.cat([run_file(content, batch, onnx) for batch in batches])
+    except Exception as error:  # the exporters raise anything
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"the network of {path} can't be exported: {reason}") from error
+    logits = network(images)
+    difference, bound = (written - logits).abs().max(), TOLERANCE * logits.abs().max()
+    found = f"its logits differ by {difference:.1e} from the checkpoint's, {bound:.1e} is allowed"
+    if not difference <= bound:
+        raise ValueError(f"no file of {path} was written: {found}")
+    return content, f"{found} (random images, in batches of {BATCH_SIZES})"
+
+
 def main(args: list[str]) -> int:
     """The command."""
     parser = OptionParser("export", str(__doc__))
@@ -75,37 +100,15 @@ def main(args: list[str]) -> int:
     text = "file; by default model.onnx or model.pt2 in the run folder"
     parser.add_argument("--output", type=Path, help=text)
     options = parser.parse_args(args)
-    run, onnx = options.run, options.format == "onnx"
-    path = options.output or run / FILES[options.format]
+    path, onnx = options.output or options.run / FILES[options.format], options.format == "onnx"
     if onnx and not all(map(find_spec, PACKAGES)):
         raise UsageError(f"--format onnx needs python -m pip install {' '.join(PACKAGES)}")
-    precision, config = read_record(run)["precision"], run_config({"run": run})
+    precision = read_record(options.run)["precision"]
     if not path.parent.is_dir() or path.is_dir():
         raise UsageError(f"--output {path} is no file in a folder that exists")
-    checkpoint = load_checkpoint(run / BEST)
-    facts = preprocessing(run / BEST, checkpoint)
-    shape = (sum(BATCH_SIZES), facts["in_channels"], facts["image_size"], facts["image_size"])
-    images = torch.randint(256, shape, dtype=torch.uint8, generator=generator(0))
-    batches = images.split(BATCH_SIZES)
-    logging.getLogger("torch.fx").setLevel(logging.ERROR)  # one sentence is enough, here below
-    try:
-        network = load(run / BEST, checkpoint, config["model"]["class_path"])
-        with redirect_stderr(io.StringIO()):  # on which torch prints a program that failed
-            content = to_bytes(network, batches[0], onnx, MEANING | facts)
-        written = torch.cat([run_file(content, batch, onnx) for batch in batches])
-    except Exception as error:  # the exporters raise anything
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"the network of {run / BEST} can't be exported: {reason}") from error
-    logits = network(images)
-    difference, bound = (written - logits).abs().max(), TOLERANCE * logits.abs().max()
-    found = (
-        f"its logits differ by up to {difference:.1e} from the checkpoint's, {bound:.1e} allowed"
-    )
-    if not difference <= bound:
-        raise ValueError(f"{path} was not written: {found}")
+    content, found = export(options.run, onnx)
     partial = path.with_name(f".{path.name}.partial")
     partial.write_bytes(content)
     partial.replace(path)
-    trained = "" if precision == "32-true" else f" The run was trained in {precision}."
-    print(f"{path}, in float32: {found}, for batches of {BATCH_SIZES} random images.{trained}")
+    print(f"{path}, in float32; the run was trained in {precision}: {found}")
     return 0

@@ -29,9 +29,8 @@ class Normalize(nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
-        scale, shift = 1 / (255 * torch.tensor(std)), -torch.tensor(mean) / torch.tensor(std)
-        self.register_buffer("scale", scale.view(-1, 1, 1))
-        self.register_buffer("shift", shift.view(-1, 1, 1))
+        self.scale = nn.Buffer(1 / (255 * torch.tensor(std)).view(-1, 1, 1))
+        self.shift = nn.Buffer((-torch.tensor(mean) / torch.tensor(std)).view(-1, 1, 1))
 
     def forward(self, images: Tensor) -> Tensor:
         return images.float().mul_(self.scale).add_(self.shift)

@@ -45,17 +45,15 @@ class PhotosDataModule(StreamDataModule):
 
     def __init__(self, root: Path, preprocessing: dict[str, Any], batch_size: int) -> None:
         super().__init__(batch_size, seed=0)
-        self.root, self.class_names = root, preprocessing["class_names"]
+        self.class_names, self.preprocessing = preprocessing["class_names"], preprocessing
+        self.num_classes = len(self.class_names)
         self.image_size, self.in_channels = (
             preprocessing[k] for k in ("image_size", "in_channels")
         )
-        self.num_classes = len(self.class_names)
-        self.mean, self.std = preprocessing["mean"], preprocessing["std"]
         files = [path for path in sorted(root.rglob("*")) if path.suffix.lower() in SUFFIXES]
         paths = [p for p in files if "/." not in f"/{p.relative_to(root).as_posix()}"]
         if not paths:
-            kinds = ", ".join(sorted(SUFFIXES))
-            raise ValueError(f"--images: {root} is no folder with images in it ({kinds})")
+            raise ValueError(f"--images: {root} is no folder with images in it {sorted(SUFFIXES)}")
         self.photos = Photos(paths, self.image_size, self.in_channels)
 
     def setup(self, stage: str) -> None:
@@ -64,4 +62,4 @@ class PhotosDataModule(StreamDataModule):
 
     @property
     def statistics(self) -> tuple[list[float], list[float]]:
-        return self.mean, self.std
+        return self.preprocessing["mean"], self.preprocessing["std"]

@@ -67,7 +67,7 @@ def write_photos(folder: Path, probabilities: Tensor, data: PhotosDataModule) ->
         print(reason, file=sys.stderr)
     read = [i for i in range(len(probabilities)) if i not in photos.unreadable]
     if not read:
-        raise ValueError(f"none of the {len(photos)} images in {data.root} could be read")
+        raise ValueError(f"none of the {len(photos)} images could be read")
     ranked = probabilities.sort(dim=1, descending=True, stable=True)  # of equals the first is first
     best, classes = (part[:, :TOP].tolist() for part in ranked)
     suffixes = ["", *(f"_{k}" for k in range(2, len(best[0]) + 1))]
@@ -80,9 +80,9 @@ def write_photos(folder: Path, probabilities: Tensor, data: PhotosDataModule) ->
                 [photos.paths[i], *(x for k, p in pairs for x in (names[k], f"{p:.4f}"))]
             )
     shown = read[:: math.ceil(len(read) / SHOWN)]
-    figure, grid = _grid([photos[i] for i in shown], height=2.1)
+    (figure, grid), short = _grid([photos[i] for i in shown], height=2.2), short_names(names)
     for axes, i in zip(grid, shown, strict=True):
-        caption = f"{short_names(names)[classes[i][0]]} {_percent(best[i][0])}"
+        caption = f"{short[classes[i][0]]}\n{_percent(best[i][0])}"
         axes.set_xlabel(caption, fontsize=9, parse_math=False)
     figure.suptitle(f"{len(shown)} of {len(read):,} images: class and its probability", fontsize=11)
     save_figure(figure, folder / "images.png")
