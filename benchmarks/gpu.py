@@ -237,7 +237,7 @@ def loader_row(size: Size) -> Row:
     options: dict[str, Any] = {"mean": MEAN, "std": STD, "shuffle": True, "augment": augment}
     loader = TensorLoader(images, labels, size.batch_size, **options)
     there, labels_there = images.to(DEVICE), labels.to(DEVICE)
-    scale, shift = (t.to(DEVICE) for t in (loader.scale, loader.shift))
+    scale, shift = (t.to(DEVICE) for t in loader.normalize.buffers())
 
     def copied() -> Iterator[Tensor]:
         for batch, targets in loader:

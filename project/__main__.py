@@ -5,15 +5,15 @@ import signal
 import sys
 from importlib import import_module
 
-from project.usage import WITHOUT_TORCH, UsageError
+from project.usage import OWN_MAIN, UsageError
 
 
 def console() -> None:
     """The command of the shell, with errors as one sentence, or `--debug` for all."""
     args = [arg for arg in sys.argv[1:] if arg != "--debug"]
     try:
-        if args and args[0] in WITHOUT_TORCH:
-            sys.exit(import_module(WITHOUT_TORCH[args[0]]).main(args[1:]))
+        if args and args[0] in OWN_MAIN:
+            sys.exit(import_module(OWN_MAIN[args[0]]).main(args[1:]))
         gc.disable()  # what is imported is no garbage; to look for it nearly doubles the time
         cli = import_module("project.cli")
         gc.freeze()  # nor is it looked at while it trains

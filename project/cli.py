@@ -44,10 +44,11 @@ from project.callbacks import (
 )
 from project.callbacks.checks import Verdict, describe, write_verdicts
 from project.checkpoint import AtomicCheckpointIO, check_fits, init_from, load_checkpoint
+from project.data.photos import PhotosDataModule, preprocessing
 from project.loggers import is_rank_zero, run_loggers
 from project.parser import Parser, expand, explain
 from project.processes import SameStart, end_children, join, lost
-from project.reports.predictions import write_predictions, write_values
+from project.reports.predictions import write_photos, write_predictions, write_values
 from project.resume import FINISHED, check_resumable, find_unfinished, same_data
 from project.run import (
     BEST,
@@ -78,7 +79,7 @@ warnings.filterwarnings("ignore", message="It is recommended to use `self.log.*s
 
 
 USAGE = "python -m project {} [--config FILE] [--OPTION VALUE …]"
-DESCRIPTION = """Trains and tests image classifiers; `seed_noise` and `compare` are commands too.
+DESCRIPTION = """Trains and tests image classifiers; `seed_noise`, `compare`, `export` belong to it.
 `<command> --help` lists the options of a command, `fit --model.help ResNet18` and
 `fit --data.help CIFAR10DataModule` those of a class. An error is one sentence; add --debug for
 where it came from."""
@@ -143,6 +144,9 @@ class CLI(LightningCLI):
         parser.add_argument("--max_wait_s", type=PositiveFloat, default=600.0, help=text)
         text = "Whether the model is compiled in place: a minute at first, the same checkpoints."
         parser.add_argument("--compile", type=bool, default=False, help=text)
+        if self.command[:1] == ["predict"]:
+            text = "Folder of images to classify, without the data of --data (batch_size is used)."
+            parser.add_argument("--images", type=str | None, help=text)
         parser.add_class_arguments(LastCheckpoint, "checkpoint", skip={"path"})
         parser.add_class_arguments(PredictionGrid, "pictures")
         text = "Metric of the best epoch, which early stopping and ReduceLROnPlateau follow too."
@@ -175,6 +179,10 @@ class CLI(LightningCLI):
             )
         path = config.get("ckpt_path")
         self.checkpoint = load_checkpoint(Path(path)) if path else None
+        if self.checkpoint and config.get("images"):
+            batch_size = config.data.init_args.get("batch_size", 128)
+            facts = preprocessing(Path(path), self.checkpoint)
+            config.data = PhotosDataModule(Path(config.images), facts, batch_size)
         if self.checkpoint and self.subcommand == "fit":
             rank_zero_info(check_resumable(self.checkpoint, self._plain_config(), self.finished))
 
@@ -350,13 +358,15 @@ class CLI(LightningCLI):
             print(f"{describe(self.verdicts)}\nAll that was measured: {path}")
 
     def predict(self, model: L.LightningModule, **kwargs: Any) -> None:
-        """Write label, class and probability of each test image to `predictions.csv`."""
+        """Write class and probability of each test image, or of each of the images, as CSV."""
         batches: Any = self.trainer.predict(model, **kwargs)
         checkpoint = Path(self.config.predict.ckpt_path)
         folder = run_of(checkpoint) or checkpoint.parent
         path = folder / "predictions.csv"
         outputs = torch.cat(batches)
-        if outputs.ndim == 1:  # of a regression
+        if self.config.predict.images:
+            path = write_photos(folder, outputs, self.datamodule)
+        elif outputs.ndim == 1:  # of a regression
             write_values(path, outputs, self.datamodule.sets["test"][1])
         else:
             write_predictions(path, outputs, self.datamodule)

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from project.run import BEST, CONFIG, LAST, read_record
-from project.usage import DEFAULT_CONFIG, WITHOUT_TORCH, UsageError
+from project.usage import DEFAULT_CONFIG, OWN_MAIN, UsageError
 
 COMMANDS = ("fit", "validate", "test", "predict", "check", "lr_find")
 BASES = {"lightning.LightningModule": "MLP", "lightning.LightningDataModule": "CIFAR10DataModule"}
@@ -169,8 +169,8 @@ def explain(message: str, known: Iterable[str]) -> str:
         return f"{option}.{found[1]} is required"
     if 'expected "subcommand"' in message or "invalid choice" in message:
         given = re.search(r"invalid choice: '?(\w+)", message)
-        every = (*COMMANDS, *WITHOUT_TORCH)
-        if given and (module := WITHOUT_TORCH.get(given[1])):
+        every = (*COMMANDS, *OWN_MAIN)
+        if given and (module := OWN_MAIN.get(given[1])):
             return f"{given[1]} is of the shell; in Python, call main([…]) of {module}"
         wrong = f"no command {given[1]!r}{_nearest(given[1], every)}; " if given else ""
         return f"{wrong}name a command ({', '.join(every)}): python -m project fit --config cifar"

@@ -5,6 +5,7 @@ from typing import NoReturn
 
 DEFAULT_CONFIG = "synthetic"  # which can be tried without any data
 WITHOUT_TORCH = {"seed_noise": "project.seeds", "compare": "project.reports.compare"}
+OWN_MAIN = WITHOUT_TORCH | {"export": "project.export"}  # commands that are no LightningCLI's
 
 
 class UsageError(ValueError):

@@ -13,7 +13,7 @@ from PIL import Image
 from project.cli import main
 from project.data.cifar10 import BATCHES
 from project.parser import config_folder
-from project.usage import WITHOUT_TORCH
+from project.usage import OWN_MAIN
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -56,9 +56,9 @@ def test_every_command_runs(workplace: Path, capsys: pytest.CaptureFixture[str])
             with pytest.raises(SystemExit) as stop:
                 main(args)
             assert stop.value.code == 0
-        elif args[0] in WITHOUT_TORCH:
+        elif args[0] in OWN_MAIN:
             few = ["--seeds", "2", "--jobs", "2", *FAST] if args[0] == "seed_noise" else []
-            assert import_module(WITHOUT_TORCH[args[0]]).main([*args[1:], *few]) == 0
+            assert import_module(OWN_MAIN[args[0]]).main([*args[1:], *few]) == 0
         elif args[0] == "fit":
             small = [] if "configs/fashion_mnist.yaml" in args else ["--model.width", "4"]
             if "configs/cifar.yaml" in args:

@@ -4,6 +4,7 @@ import hashlib
 from abc import abstractmethod
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -116,6 +117,14 @@ class ImageDataModule(StreamDataModule):
         mean = (share * value).sum(1, keepdim=True)
         std = (share * (value - mean) ** 2).sum(1).sqrt()
         return mean.flatten().tolist(), std.clamp(min=1 / 255).tolist()
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of every stream, and what new images need to be shown to the network."""
+        if state := super().state_dict():
+            names = ("image_size", "in_channels", "class_names")
+            state["preprocessing"] = {name: getattr(self, name) for name in names}
+            state["preprocessing"] |= dict(zip(("mean", "std"), self.statistics, strict=True))
+        return state
 
     def digests(self, split: Split) -> list[bytes]:
         """Hash of the content of each image of a split, in its order."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from project.data.augment import Augment
@@ -22,6 +22,18 @@ def generator(*key: int) -> torch.Generator:
     """A random generator that depends on `key` and on nothing else, as JAX's `fold_in`."""
     digest = hashlib.blake2b(struct.pack(f"<{len(key)}q", *key), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
+
+
+class Normalize(nn.Module):
+    """Turns pixels from 0 to 255 into float32, by mean and std per channel in units of [0, 1]."""
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.scale = nn.Buffer(1 / (255 * torch.tensor(std)).view(-1, 1, 1))
+        self.shift = nn.Buffer((-torch.tensor(mean) / torch.tensor(std)).view(-1, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.float().mul_(self.scale).add_(self.shift)
 
 
 class TensorLoader:
@@ -77,8 +89,7 @@ class TensorLoader:
         self.images, self.labels, self.batch_size = images, labels, batch_size
         self.indices = torch.arange(len(labels)) if indices is None else indices
         self.mean, self.std = tuple(mean), tuple(std)
-        self.scale = 1 / (255 * torch.tensor(self.std)).view(-1, 1, 1)
-        self.shift = (-torch.tensor(self.mean) / torch.tensor(self.std)).view(-1, 1, 1)
+        self.normalize = Normalize(self.mean, self.std)
         self.shuffle, self.augment, self.drop_last = shuffle, augment, drop_last
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self._sides = None  # of each image in even epochs, where it changes them in odd ones
@@ -121,7 +132,7 @@ class TensorLoader:
             self.batch = k + 1
             if self.augment is not None:
                 images = self.augment(images, self._uniforms(k, shard), self.mean)
-            yield images.float().mul_(self.scale).add_(self.shift), self.labels[shard]
+            yield self.normalize(images), self.labels[shard]
 
     def _shard(self, examples: Tensor) -> Tensor:
         return examples[self.rank :: self.world_size]

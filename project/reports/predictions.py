@@ -5,7 +5,8 @@ Legend: N examples, K classes.
 
 import csv
 import math
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,10 @@ from torch import Tensor
 from torchmetrics.functional.classification import multiclass_confusion_matrix
 
 from project.data import ImageDataModule
+from project.data.photos import PhotosDataModule
+from project.reports.curves import save_figure
 
+TOP = 5  # classes of a photo
 SHOWN = 24  # images of a figure
 DIGIT = 0.64  # width of a digit by the size of the font
 NAME = 16  # characters of a class name; longer ones lose their middle
@@ -56,6 +60,35 @@ def write_predictions(path: Path, probabilities: Tensor, data: ImageDataModule) 
             writer.writerow([i, names[label], names[k], f"{p:.4f}"])
 
 
+def write_photos(folder: Path, probabilities: Tensor, data: PhotosDataModule) -> Path:
+    """Write `images.csv`, draw `images.png`, and name on stderr the photos that are in neither."""
+    photos, names, path = data.photos, data.class_names, folder / "images.csv"
+    for _, reason in sorted(photos.unreadable.items()):
+        print(reason, file=sys.stderr)
+    read = [i for i in range(len(probabilities)) if i not in photos.unreadable]
+    if not read:
+        raise ValueError(f"none of the {len(photos)} images could be read")
+    ranked = probabilities.sort(dim=1, descending=True, stable=True)  # of equals the first is first
+    best, classes = (part[:, :TOP].tolist() for part in ranked)
+    suffixes = ["", *(f"_{k}" for k in range(2, len(best[0]) + 1))]
+    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", *(f"{x}{k}" for k in suffixes for x in ("class", "probability"))])
+        for i in read:
+            pairs = zip(classes[i], best[i], strict=True)
+            writer.writerow(
+                [photos.paths[i], *(x for k, p in pairs for x in (names[k], f"{p:.4f}"))]
+            )
+    shown = read[:: math.ceil(len(read) / SHOWN)]
+    (figure, grid), short = _grid([photos[i] for i in shown], height=2.2), short_names(names)
+    for axes, i in zip(grid, shown, strict=True):
+        caption = f"{short[classes[i][0]]}\n{_percent(best[i][0])}"
+        axes.set_xlabel(caption, fontsize=9, parse_math=False)
+    figure.suptitle(f"{len(shown)} of {len(read):,} images: class and its probability", fontsize=11)
+    save_figure(figure, folder / "images.png")
+    return path
+
+
 def write_values(path: Path, values: Tensor, targets: Tensor) -> None:
     """Write target and predicted value, float (N,), of each test example as CSV, in their order."""
     with path.open("w", newline="") as file:
@@ -86,16 +119,10 @@ def draw_hardest(said: Predictions, data: ImageDataModule, title: str) -> Figure
 def _draw_images(
     said: Predictions, data: ImageDataModule, shown: list[int], heading: str, losses: bool
 ) -> Figure:
-    rows = math.ceil(len(shown) / 6)
-    columns = math.ceil(len(shown) / rows)
-    size = (max(1.75 * columns, 7), (2.25 if losses else 2.1) * rows + 0.5)  # inches
-    figure = Figure(figsize=size, layout="compressed")
-    figure.get_layout_engine().set(w_pad=0.07, h_pad=0.07)  # type: ignore[union-attr, call-arg]
     images, _, indices = data.sets["val"]
+    figure, grid = _grid([images[int(indices[i])] for i in shown], 2.25 if losses else 2.1)
     names = short_names(data.class_names)
-    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes, i in zip(grid, shown, strict=False):
-        _show(axes, images[int(indices[i])])
+    for axes, i in zip(grid, shown, strict=True):
         label, predicted = int(said.labels[i]), int(said.classes[i])
         right = label == predicted
         caption = f"{names[predicted]} {_percent(float(said.probabilities[i]))}"
@@ -105,18 +132,25 @@ def _draw_images(
         axes.set_xlabel(caption, fontsize=9, parse_math=False)
         for spine in axes.spines.values():
             spine.set(color=color, linewidth=width)
-    for axes in grid[len(shown) :]:
-        axes.remove()
     legend = "✓ right, ✗ wrong: predicted class and its probability"
     figure.suptitle(f"{heading}\n{legend}", fontsize=11, parse_math=False)
     return figure
 
 
-def _show(axes: Axes, image: Tensor) -> None:
-    """Draw an image, uint8 (C, H, W): in colour if C is 3, else its first channel."""
-    pixels = image.permute(1, 2, 0) if len(image) == 3 else image[0]
-    axes.imshow(pixels.numpy(), cmap="gray", vmin=0, vmax=255)
-    axes.set(xticks=[], yticks=[])
+def _grid(images: Sequence[Tensor], height: float) -> tuple[Figure, list[Axes]]:
+    """Draw images, uint8 (C, H, W), of so many inches: in colour if C is 3, else channel 0."""
+    rows = math.ceil(len(images) / 6)
+    columns = math.ceil(len(images) / rows)
+    figure = Figure(figsize=(max(1.75 * columns, 7), height * rows + 0.5), layout="compressed")
+    figure.get_layout_engine().set(w_pad=0.07, h_pad=0.07)  # type: ignore[union-attr, call-arg]
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes, image in zip(grid, images, strict=False):
+        pixels = image.permute(1, 2, 0) if len(image) == 3 else image[0]
+        axes.imshow(pixels.numpy(), cmap="gray", vmin=0, vmax=255)
+        axes.set(xticks=[], yticks=[])
+    for axes in grid[len(images) :]:
+        axes.remove()
+    return figure, grid[: len(images)]
 
 
 def draw_confusion(said: Predictions, class_names: list[str], title: str) -> Figure:

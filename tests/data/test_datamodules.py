@@ -155,7 +155,10 @@ def test_position_is_that_of_the_training_stream() -> None:
     list(data.val_dataloader())  # does not move it
     state = data.state_dict()
     position = {"seed": 0, "batch_size": 16, "examples": 160, "epoch": 2, "batch": 3}
-    assert state == {"position": position, "sha256": data.sha256}
+    shown = {"image_size": data.image_size, "in_channels": data.in_channels}
+    shown |= {"class_names": data.class_names}
+    shown |= dict(zip(("mean", "std"), data.statistics, strict=True))
+    assert state == {"position": position, "sha256": data.sha256, "preprocessing": shown}
 
     resumed = make(augment=EXTREME)
     resumed.load_state_dict(state)

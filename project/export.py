@@ -1,0 +1,114 @@
+"""Write a run's best network as one file that runs without this package and without the data.
+
+Its input `images` is uint8 (N, C, H, W) for any N: pixels of the run's image size, which the file
+normalises by itself. Its output `logits` is float32 (N, classes). The file's metadata hold class
+names, image size, mean and std. It is compared with the checkpoint before it is written. An example
+of its use is in docs/export.md.
+"""
+
+import io
+import json
+import logging
+from contextlib import redirect_stderr
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from project.checkpoint import check_fits, load_checkpoint
+from project.data.loader import Normalize, generator
+from project.data.photos import preprocessing
+from project.reports.runs import run_config
+from project.run import BEST, read_record
+from project.usage import OptionParser, UsageError
+
+FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+TOLERANCE = 1e-4  # of the largest logit; sums in another order differ by 1e-6 of it
+BATCH_SIZES = (2, 1, 33)  # the first one is traced, all are compared
+MEANING = {"input": "images, uint8 (N, C, H, W), not normalised", "output": "logits, float32"}
+
+
+def load(path: Path, checkpoint: dict[str, Any], class_path: str) -> nn.Module:
+    """The network of a checkpoint, in float32 on the CPU, with its normalisation."""
+    module, name = class_path.rsplit(".", 1)
+    model = getattr(import_module(module), name)(**checkpoint["hyper_parameters"])
+    check_fits(path, checkpoint, model)
+    model.load_state_dict(checkpoint["state_dict"])
+    model.to(memory_format=torch.contiguous_format)  # else torch.export.save warns of the weights
+    facts = preprocessing(path, checkpoint)
+    return nn.Sequential(Normalize(facts["mean"], facts["std"]), model).eval()
+
+
+def to_bytes(network: nn.Module, images: Tensor, onnx: bool, metadata: dict[str, Any]) -> bytes:
+    """The file of a network for any number of such images."""
+    batch = {0: torch.export.Dim.DYNAMIC}
+    with redirect_stderr(io.StringIO()):  # torch prints the whole program if it fails
+        program = torch.export.export(network, (images,), dynamic_shapes=(batch,))
+    if onnx:
+        names: Any = {"input_names": ["images"], "output_names": ["logits"]}
+        made: Any = torch.onnx.export(program, **names, verbose=False)
+        made.model.metadata_props.update({k: json.dumps(v) for k, v in metadata.items()})
+        return made.model_proto.SerializeToString()
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer, extra_files={"metadata.json": json.dumps(metadata)})
+    return buffer.getvalue()
+
+
+def run_file(content: bytes, images: Tensor, onnx: bool) -> Tensor:
+    """The logits that a file gives."""
+    if not onnx:
+        return torch.export.load(io.BytesIO(content)).module()(images)
+    session = import_module("onnxruntime").InferenceSession(content)
+    return torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+
+
+@torch.no_grad()
+def export(run: Path, onnx: bool) -> tuple[bytes, str]:
+    """The file of a run, and how far its logits are from those of the checkpoint."""
+    path = run / BEST
+    checkpoint, class_path = load_checkpoint(path), run_config({"run": run})["model"]["class_path"]
+    facts = preprocessing(path, checkpoint)
+    shape = (sum(BATCH_SIZES), facts["in_channels"], facts["image_size"], facts["image_size"])
+    images = torch.randint(256, shape, dtype=torch.uint8, generator=generator(0))
+    batches = images.split(BATCH_SIZES)
+    logging.getLogger("torch.fx").setLevel(logging.ERROR)
+    try:
+        network = load(path, checkpoint, class_path)
+        content = to_bytes(network, batches[0], onnx, MEANING | facts)
+        written = torch.cat([run_file(content, batch, onnx) for batch in batches])
+    except Exception as error:  # the exporters raise anything
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"the network of {path} can't be exported: {reason}") from error
+    logits = network(images)
+    difference, bound = (written - logits).abs().max(), TOLERANCE * logits.abs().max()
+    found = f"its logits differ by {difference:.1e} from the checkpoint's, {bound:.1e} is allowed"
+    if not difference <= bound:
+        raise ValueError(f"no file of {path} was written: {found}")
+    return content, f"{found} (random images, in batches of {BATCH_SIZES})"
+
+
+def main(args: list[str]) -> int:
+    """The command."""
+    parser = OptionParser("export", str(__doc__))
+    parser.add_argument("--run", type=Path, required=True, help="run folder")
+    text = "onnx (by default), or torch, which is a program of torch.export"
+    parser.add_argument("--format", choices=FILES, default="onnx", help=text)
+    text = "file; by default model.onnx or model.pt2 in the run folder"
+    parser.add_argument("--output", type=Path, help=text)
+    options = parser.parse_args(args)
+    path, onnx = options.output or options.run / FILES[options.format], options.format == "onnx"
+    if onnx and not all(map(find_spec, PACKAGES)):
+        raise UsageError(f"--format onnx needs python -m pip install {' '.join(PACKAGES)}")
+    precision = read_record(options.run)["precision"]
+    if not path.parent.is_dir() or path.is_dir():
+        raise UsageError(f"--output {path} is no file in a folder that exists")
+    content, found = export(options.run, onnx)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(content)
+    partial.replace(path)
+    print(f"{path}, in float32; the run was trained in {precision}: {found}")
+    return 0
