@@ -4,7 +4,22 @@ import argparse
 from typing import NoReturn
 
 DEFAULT_CONFIG = "synthetic"  # which can be tried without any data
-WITHOUT_TORCH = {"seed_noise": "project.seeds", "compare": "project.reports.compare"}
+WITHOUT_TORCH = {
+    "seed_noise": "project.seeds",
+    "compare": "project.reports.compare",
+    "runs": "project.reports.overview",
+}
+TEXTS = {
+    "fit": "Train a model. All about the run is kept in runs/NAME/version_N.",
+    "validate": "Measure the best epoch of a run on its validation images.",
+    "test": "Measure the best epoch of a run on its test images: once, at the end.",
+    "predict": "Write what a run says of each test image to its predictions.csv.",
+    "check": "Find out in seconds whether a run can work, and if not, why; nothing is trained.",
+    "lr_find": "Draw the range of learning rates that train well, and apply none.",
+    "seed_noise": "Train once per seed, and report how far results differ by chance.",
+    "compare": "Compare sets of runs: difference, interval and verdict.",
+    "runs": "List runs: how they stand, and what came out.",
+}
 
 
 class UsageError(ValueError):
