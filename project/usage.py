@@ -4,11 +4,8 @@ import argparse
 from typing import NoReturn
 
 DEFAULT_CONFIG = "synthetic"  # which can be tried without any data
-WITHOUT_TORCH = {
-    "seed_noise": "project.seeds",
-    "compare": "project.reports.compare",
-    "runs": "project.reports.overview",
-}
+WITHOUT_TORCH = {"seed_noise": "project.seeds", "compare": "project.reports.compare"}
+WITHOUT_TORCH |= {"runs": "project.reports.overview"}
 TEXTS = {
     "fit": "Train a model. All about the run is kept in runs/NAME/version_N.",
     "validate": "Measure the best epoch of a run on its validation images.",

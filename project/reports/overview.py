@@ -12,7 +12,6 @@ import math
 import os
 import re
 import shlex
-import sys
 import time
 import zipfile
 from collections.abc import Sequence
@@ -57,7 +56,7 @@ def look(run: Path) -> Record:
         stopped = re.match("SIG|KeyboardInterrupt|max_time", stopped_by or "")
         status = f"stopped by {stopped_by}" if stopped else f"crashed: {stopped_by or 'killed'}"
         return row | record | {"status": status, "resumable": zipfile.is_zipfile(run / LAST)}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
         cause = error.__cause__ or error
         file = Path(getattr(cause, "filename", None) or RECORD).name
         reason = getattr(cause, "strerror", None) or str(cause).split(":")[0]
@@ -66,17 +65,14 @@ def look(run: Path) -> Record:
 
 def _so_far(run: Path, record: Record) -> Record:
     """What `metrics.csv` says of a run that has not written down its end."""
-    rows = read_metrics(run) if (run / METRICS).is_file() else {}
-    if not (values := [value for _, value in rows.get(record["monitor"], [])]):
+    rows, monitor = read_metrics(run) if (run / METRICS).is_file() else {}, record["monitor"]
+    if not (values := [value for _, value in rows.get(monitor, [])]):
         return {}
-    best = values.index((max if monitor_mode(record["monitor"]) == "max" else min)(values))
+    best = values.index((max if monitor_mode(monitor) == "max" else min)(values))
     whole = {k: v for k, v in rows.items() if k.startswith("val/") and len(v) == len(values)}
     took = max((run / METRICS).stat().st_mtime - (run / RECORD).stat().st_mtime, 0)
-    return {
-        "metrics": {name: points[best][1] for name, points in whole.items()},
-        "epochs": int(rows["epoch"][-1][1]) + 1,
-        "seconds": record["seconds"] + took,
-    }
+    found = {"epochs": int(rows["epoch"][-1][1]) + 1, "seconds": record["seconds"] + took}
+    return found | {"metrics": {name: points[best][1] for name, points in whole.items()}}
 
 
 def order(rows: Sequence[Record], key: str) -> list[Record]:
@@ -122,5 +118,5 @@ def main(args: list[str]) -> int:
     try:
         print(json.dumps(rows, indent=2) if options.json else text, flush=True)
     except BrokenPipeError:  # the reader, such as `head`, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 0
