@@ -1,12 +1,16 @@
 # Thin on purpose: each target is a command of the README, in an environment of its own.
 CONFIG ?= configs/synthetic.yaml
+LOGDIR ?= runs
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: fit test lint lock clean
+.PHONY: fit tensorboard test lint lock clean
 
 fit: .venv/installed
 	$(BIN)/python -m project fit --config $(CONFIG) $(ARGS)
+
+tensorboard: .venv/installed
+	$(BIN)/tensorboard --logdir $(LOGDIR) $(ARGS)
 
 test: .venv/installed
 	$(BIN)/python -m pytest $(ARGS)

@@ -46,7 +46,7 @@ from project.callbacks.checks import Verdict, describe, write_verdicts
 from project.checkpoint import AtomicCheckpointIO, check_fits, init_from, load_checkpoint
 from project.data.photos import PhotosDataModule, preprocessing
 from project.loggers import is_rank_zero, run_loggers
-from project.parser import Parser, expand, explain
+from project.parser import HelpFormatter, Parser, expand, explain
 from project.processes import SameStart, end_children, join, lost
 from project.reports.predictions import write_photos, write_predictions, write_values
 from project.resume import FINISHED, check_resumable, find_unfinished, same_data
@@ -67,7 +67,7 @@ from project.run import (
     write_record,
 )
 from project.trainer import Trainer, skip_empty_hooks
-from project.usage import UsageError
+from project.usage import TEXTS, OWN_MAIN, UsageError
 
 # Advertising, and a deprecation between the versions of Lightning and torch.
 logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
@@ -78,11 +78,15 @@ warnings.filterwarnings("ignore", message=".*LeafSpec.*")
 warnings.filterwarnings("ignore", message="It is recommended to use `self.log.*sync_dist")
 
 
+WITH_RUN = ("validate", "test", "predict")
 USAGE = "python -m project {} [--config FILE] [--OPTION VALUE …]"
-DESCRIPTION = """Trains and tests image classifiers; `seed_noise`, `compare`, `export` belong to it.
-`<command> --help` lists the options of a command, `fit --model.help ResNet18` and
-`fit --data.help CIFAR10DataModule` those of a class. An error is one sentence; add --debug for
-where it came from."""
+DESCRIPTION = """Train and test image classifiers, and compare what came out.
+
+    python -m project fit --config synthetic
+    python -m project fit --help                    the options of a command
+    python -m project fit --model.help ResNet18     those of a class
+
+An error is one sentence; add --debug for where it came from."""
 
 
 class CLI(LightningCLI):
@@ -106,6 +110,7 @@ class CLI(LightningCLI):
                 parser_kwargs={
                     "prog": "python -m project",
                     "description": DESCRIPTION,
+                    "formatter_class": HelpFormatter,
                     "exit_on_error": False,
                     "allow_abbrev": False,
                     **{name: {"usage": USAGE.format(name)} for name in self.subcommands()},
@@ -130,6 +135,17 @@ class CLI(LightningCLI):
         commands |= {name: {"model", "datamodule"} for name in ("check", "lr_find")}
         named = commands.keys() & self.command[:1]  # the parsers of the others would go unused
         return {name: commands[name] for name in named or commands}
+
+    def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
+        super()._add_subcommands(parser, **kwargs)
+        commands = parser._subcommands_action
+        for name in OWN_MAIN if {"-h", "--help"} & set(self.command[:1]) else ():
+            commands.add_subcommand(name, Parser(), help="")
+        for action in commands._choices_actions:
+            action.help = text = TEXTS[action.dest]
+            given = "--run runs/cifar/version_0" if action.dest in WITH_RUN else "--config cifar"
+            example = f"python -m project {action.dest} {given}"
+            commands.choices[action.dest].description = f"{text}\n\n    {example}"
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         text = "Folder of the run under --trainer.default_root_dir; by default the config's name."
@@ -173,7 +189,7 @@ class CLI(LightningCLI):
             config.name = Path(str(config.config[0])).stem if config.config else "run"
         if self.subcommand == "fit":
             self._choose_run(config, Path(run) if run else None)
-        elif self.subcommand in ("validate", "test", "predict") and not config.ckpt_path:
+        elif self.subcommand in WITH_RUN and not config.ckpt_path:
             raise UsageError(
                 f"{self.subcommand} needs trained weights: --run FOLDER or --ckpt_path FILE"
             )
@@ -249,6 +265,8 @@ class CLI(LightningCLI):
             self.model.reference_batch_size = None  # what is found is for the batch size of now
         if self.subcommand == "predict":  # one process writes one file
             kwargs |= {"devices": 1, "num_nodes": 1, "strategy": "auto"}
+        if trainer.accumulate_grad_batches < 1:
+            raise UsageError("--trainer.accumulate_grad_batches must be 1 or more")
         try:
             made = super().instantiate_trainer(callbacks=callbacks, **kwargs)
         except TypeError as error:  # Lightning's, on the CPU

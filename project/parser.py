@@ -1,5 +1,6 @@
 """What the argument parser adds to Lightning's: config names, run folders, short messages."""
 
+import argparse
 import difflib
 import inspect
 import re
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import jsonargparse._typehints
-from jsonargparse import Namespace
+from jsonargparse import DefaultHelpFormatter, Namespace
 from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningArgumentParser
 from torch.optim import Optimizer
@@ -33,6 +34,10 @@ FOLLOWS |= {
 }
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
+    """jsonargparse's, which keeps the lines of a description."""
+
+
 class Parser(LightningArgumentParser):
     """Reports errors in one sentence, and lets schedules leave out what follows from the run."""
 
@@ -43,6 +48,11 @@ class Parser(LightningArgumentParser):
                 if action.dest in DERIVED:
                     action.required = False
         return added
+
+    def format_help(self) -> str:
+        # The trainer's options, which are most, come last.
+        self._action_groups.sort(key=lambda group: "trainer" in str(group.title))
+        return super().format_help()
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if getattr(self, "_inner_parser", False):  # of a class: the parser around it reports
@@ -153,6 +163,8 @@ def explain(message: str, known: Iterable[str]) -> str:
         if group := re.match(r"Group '(.+?)'", message):
             option = f"--{group[1]}"
         if kind is None:
+            if re.search(rf"arguments: '?{re.escape(name)}", message):
+                return f"{name!r} is no option: options begin with --"
             option = f"--{name}" if option == "--" else f"{option}.{name}"
             return f"unknown option {option}{_nearest(option, known)}"
         if concrete := BASES.get(kind):
@@ -186,6 +198,7 @@ def explain(message: str, known: Iterable[str]) -> str:
         return f"{option}: expected {' or '.join(dict.fromkeys(kinds))}, got {value!r}"
     if found := re.search(r"Expected a dot import path string: (\S+)", message):
         return f"no class {found[1]!r} for {option}{_nearest(found[1], _class_names())}"
+    message = re.sub('Parser key ".+?":|Not of type [A-Z]\\w+:', "", message)
     return (f"{option}: " if key else "") + " ".join(message.split())
 
 

@@ -55,17 +55,27 @@ def lock_run(run: Path) -> BaseFileLock | None:
     """Take a run for this process, or nothing if another process trains it."""
     lock = FileLock(run / LOCK)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=0.2)  # another process may be looking whether it is free
     except Timeout:
         return None
     return lock
 
 
 def is_free(run: Path) -> bool:
-    """Whether no process trains a run."""
-    if (lock := lock_run(run)) is None:
+    """Whether no process trains a run. To look leaves no file, and does not hinder other looks."""
+    try:
+        import fcntl
+
+        with (run / LOCK).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except BlockingIOError:
         return False
-    lock.release()
+    except (ImportError, OSError):  # on Windows, and on file systems that have no such locks
+        if lock := lock_run(run):
+            lock.release()
+        return lock is not None
     return True
 
 

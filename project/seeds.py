@@ -21,10 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from project.jobs import Job, work
+from project.reports.runs import METRICS, read_metrics
 from project.usage import OptionParser, UsageError
 from project.variants import Variant, config_name, variants
-
-METRICS = "metrics.csv"
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -74,8 +73,6 @@ def describe(job: Job) -> str:
 
 
 def _progress(job: Job) -> str:
-    from project.reports.curves import read_metrics  # 0.3 s to import
-
     record, text = job.record(), f", {time.monotonic() - job.begin:.0f} s"
     if not record or not (record["run"] / METRICS).is_file():
         return text

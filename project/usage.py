@@ -5,7 +5,20 @@ from typing import NoReturn
 
 DEFAULT_CONFIG = "synthetic"  # which can be tried without any data
 WITHOUT_TORCH = {"seed_noise": "project.seeds", "compare": "project.reports.compare"}
+WITHOUT_TORCH |= {"runs": "project.reports.overview"}
 OWN_MAIN = WITHOUT_TORCH | {"export": "project.export"}  # commands that are no LightningCLI's
+TEXTS = {
+    "fit": "Train a model. All about the run is kept in runs/NAME/version_N.",
+    "validate": "Measure the best epoch of a run on its validation images.",
+    "test": "Measure the best epoch of a run on its test images: once, at the end.",
+    "predict": "Write what a run says of each test image, or of each image in a folder.",
+    "check": "Find out in seconds whether a run can work, and if not, why; nothing is trained.",
+    "lr_find": "Draw the range of learning rates that train well, and apply none.",
+    "seed_noise": "Train once per seed, and report how far results differ by chance.",
+    "compare": "Compare sets of runs: difference, interval and verdict.",
+    "runs": "List runs: how they stand, and what came out.",
+    "export": "Write the network of a run as one file that runs without this package.",
+}
 
 
 class UsageError(ValueError):

@@ -276,6 +276,23 @@ def test_help_has_a_sentence_for_each_of_our_options(capsys: pytest.CaptureFixtu
         assert option in text
 
 
+@pytest.mark.parametrize("command", ["", "fit", "validate", "test", "predict", "check", "lr_find"])
+def test_help_begins_with_what_a_command_does_and_an_example(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    text = capsys.readouterr().out
+    before, options = text.split("\noptions:\n")
+    assert len(before.splitlines()) <= 24
+    assert f"    python -m project {command or 'fit'} --" in before
+    if command:
+        assert options.index("--preflight") < options.index("--checkpoint.every_n_steps")
+        assert options.index("--model") < options.index("--trainer.max_epochs")
+    else:
+        assert {"seed_noise", "compare", "runs"} <= set(options.split())
+
+
 BAD: dict[str, tuple[list[str], int, str]] = {
     "no command": ([], 2, "name a command"),
     "command": (["fitt"], 2, r"no command 'fitt' \(did you mean fit\?\)"),
@@ -299,6 +316,14 @@ BAD: dict[str, tuple[list[str], int, str]] = {
         2,
         "--trainer.max_epochs: expected int, got 'x'",
     ),
+    "wait": (
+        [*FIT, "--max_wait_s", "-1"],
+        2,
+        "^error: --max_wait_s: -1 does not conform to .* v>0$",
+    ),
+    "positional": ([*FIT, "foo"], 2, "'foo' is no option: options begin with --"),
+    "accumulate": ([*FIT, "--trainer.accumulate_grad_batches", "0"], 2, "must be 1 or more"),
+    "save": ([*FIT, "--checkpoint.every_n_steps", "-1"], 2, "--checkpoint.every_n_steps and"),
     "choice": (
         ["fit", "--model", "MLP", "--model.norm", "bat"],
         2,

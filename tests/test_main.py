@@ -17,7 +17,9 @@ def console(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:
     return int(stop.value.code or 0)
 
 
-@pytest.mark.parametrize("command", ["compare a b", "seed_noise --help", "compare --help"])
+@pytest.mark.parametrize(
+    "command", ["compare a b", "runs a", "seed_noise --help", "compare --help"]
+)
 def test_commands_that_read_files_load_no_torch(command: str) -> None:
     write_runs(Path("a"), [0.1, 0.2, 0.3])
     write_runs(Path("b"), [0.2, 0.3, 0.5])

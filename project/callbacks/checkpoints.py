@@ -83,7 +83,7 @@ class LastCheckpoint(callbacks.Checkpoint):
         self, path: Path = LAST, every_n_steps: int = 0, every_n_minutes: float = 0.0
     ) -> None:
         if every_n_steps < 0 or every_n_minutes < 0:
-            raise ValueError("every_n_steps and every_n_minutes can't be negative")
+            raise ValueError("--checkpoint.every_n_steps and .every_n_minutes can't be negative")
         self.path = path
         self.every_n_steps, self.every_n_minutes = every_n_steps, every_n_minutes
         self._signum = 0

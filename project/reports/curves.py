@@ -1,6 +1,5 @@
 """The curves of a run, from its `metrics.csv`, at the end or while it is running."""
 
-import csv
 import io
 import math
 import warnings
@@ -11,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from project.reports.runs import read_metrics
 from project.run import RECORD, read_record
 
 CURVES = "curves.png"
@@ -22,18 +22,6 @@ SPAN = 100  # from the lowest to the highest loss, beyond which the axis is loga
 
 Points: TypeAlias = list[tuple[float, float]]
 Mark: TypeAlias = tuple[float, str]
-
-
-def read_metrics(run: Path) -> dict[str, list[tuple[int, float]]]:
-    """Optimiser step and value of every row, by metric; `epoch` is one of them."""
-    with (run / "metrics.csv").open(newline="") as file:
-        rows = list(csv.DictReader(line for line in file if line.endswith("\n")))  # whole ones
-    metrics: dict[str, list[tuple[int, float]]] = {}
-    for row in rows:
-        for name, value in row.items():
-            if value and name != "step":
-                metrics.setdefault(name, []).append((int(row["step"]), float(value)))
-    return metrics
 
 
 def draw_curves(

@@ -3,6 +3,7 @@
 All that are finished do, whatever started them: whoever picks runs finds what they look for.
 """
 
+import csv
 import glob
 import math
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ import yaml
 from project.resume import FINISHED
 from project.run import CONFIG, RECORD, read_record
 
-REPORT = "seed_noise.json"
+REPORT, METRICS = "seed_noise.json", "metrics.csv"
 ENDED = (*FINISHED, "max_time")
 Record = dict[str, Any]
 
@@ -23,6 +24,18 @@ def runs_in(folder: Path) -> list[Path]:
     """The run folders of one name, in the order of their versions."""
     runs = [path.parent for path in folder.glob(f"version_*/{RECORD}")]
     return sorted(runs, key=lambda run: (len(run.name), run.name))
+
+
+def read_metrics(run: Path) -> dict[str, list[tuple[int, float]]]:
+    """Optimiser step and value of every row, by metric; `epoch` is one of them."""
+    with (run / METRICS).open(newline="") as file:
+        rows = list(csv.DictReader(line for line in file if line.endswith("\n")))  # whole ones
+    metrics: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if value and name != "step":
+                metrics.setdefault(name, []).append((int(row["step"]), float(value)))
+    return metrics
 
 
 def finished(

@@ -5,7 +5,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from project.reports.curves import read_metrics
+from project.reports.runs import read_metrics
 from project.reports.seed_noise import SeedNoiseReport
 from project.reports.sweep import SweepReport
 from project.reports.tables import Scale

@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from project.cli import main
-from project.reports.curves import draw_curves, read_metrics, save_figure
+from project.reports.curves import draw_curves, save_figure
+from project.reports.runs import read_metrics
 
 pytestmark = pytest.mark.pictures
 

@@ -1,0 +1,122 @@
+"""List the runs in folders: how they stand, and what came out of them.
+
+    python -m project runs
+    python -m project runs runs/cifar --sort val/acc
+
+Metrics are those of the best epoch so far. What is resumable was stopped or has crashed, and goes
+on from its last.ckpt with `fit --run FOLDER`.
+"""
+
+import json
+import math
+import os
+import re
+import shlex
+import time
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from project.reports.runs import METRICS, Record, read_metrics
+from project.reports.tables import Scale, table
+from project.resume import FINISHED
+from project.run import CONFIG, LAST, RECORD, is_free, monitor_mode, read_record
+from project.usage import OptionParser, UsageError
+
+NEEDED = ("seed", "epochs", "seconds", "stopped_by", "metrics")
+
+
+def find(folder: Path) -> set[Path]:
+    """Run folders, whole or not."""
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}: name one with runs, or train first")
+    return {path.parent for path in folder.rglob(RECORD)} | set(folder.rglob("version_*/"))
+
+
+def look(run: Path) -> Record:
+    """The record of a run and how it stands, or what is wrong with it."""
+    row: Record = {"run": str(run), "status": "starting", "resumable": False, "metrics": {}}
+    try:
+        training = not is_free(run)  # before the record is read, which is written at the end
+        if training and not (run / RECORD).exists():
+            return row
+        record = read_record(run)
+        if missing := [key for key in NEEDED if key not in record]:
+            raise ValueError(f"no {', '.join(missing)}")
+        found = re.search(r"^monitor: (\S+)$", (run / CONFIG).read_text(), re.M)
+        started = time.localtime((run / CONFIG).stat().st_mtime)
+        record["when"] = time.strftime("%Y-%m-%d %H:%M:%S", started)
+        record["monitor"] = found[1] if found else "val/loss"
+        record |= _so_far(run, record) if (stopped_by := record["stopped_by"]) is None else {}
+        record["seconds"] = round(record["seconds"])
+        record["metrics"] = {k: v for k, v in record["metrics"].items() if math.isfinite(v)}
+        if stopped_by in FINISHED or training:
+            return row | record | {"status": "finished" if stopped_by in FINISHED else "running"}
+        stopped = re.match("SIG|KeyboardInterrupt|max_time", stopped_by or "")
+        status = f"stopped by {stopped_by}" if stopped else f"crashed: {stopped_by or 'killed'}"
+        return row | record | {"status": status, "resumable": zipfile.is_zipfile(run / LAST)}
+    except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
+        cause = error.__cause__ or error
+        file = Path(getattr(cause, "filename", None) or RECORD).name
+        reason = getattr(cause, "strerror", None) or str(cause).split(":")[0]
+        return row | {"status": f"broken: {file}: {reason}"}
+
+
+def _so_far(run: Path, record: Record) -> Record:
+    """What `metrics.csv` says of a run that has not written down its end."""
+    rows, monitor = read_metrics(run) if (run / METRICS).is_file() else {}, record["monitor"]
+    if not (values := [value for _, value in rows.get(monitor, [])]):
+        return {}
+    best = values.index((max if monitor_mode(monitor) == "max" else min)(values))
+    whole = {k: v for k, v in rows.items() if k.startswith("val/") and len(v) == len(values)}
+    took = max((run / METRICS).stat().st_mtime - (run / RECORD).stat().st_mtime, 0)
+    found = {"epochs": int(rows["epoch"][-1][1]) + 1, "seconds": record["seconds"] + took}
+    return found | {"metrics": {name: points[best][1] for name, points in whole.items()}}
+
+
+def order(rows: Sequence[Record], key: str) -> list[Record]:
+    """Rows by a column or a metric, the best or newest first, and those without it last."""
+
+    def value(row: Record) -> tuple[Any, ...]:
+        found = (row | row["metrics"]).get(key)
+        return (isinstance(found, str), found) if isinstance(found, int | float | str) else ()
+
+    if rows and not any(map(value, rows)):
+        names = {name for row in rows for name in row | row["metrics"]}
+        raise UsageError(f"--sort {key}: no run has it; there are {', '.join(sorted(names))}")
+    metric = any(key in row["metrics"] for row in rows)
+    down = key == "when" or (metric and monitor_mode(key) == "max")
+    return sorted(sorted(rows, key=value, reverse=down), key=lambda row: not value(row))
+
+
+def describe(rows: Sequence[Record], key: str) -> str:
+    """The table, and how the newest of the runs that can be resumed goes on."""
+    wanted = dict.fromkeys([*(row.get("monitor") for row in rows), "val/acc", "test/acc", key])
+    metrics = [name for name in wanted if any(name in row["metrics"] for row in rows)]
+    cells = [["run", "seed", *metrics, "epochs", "seconds", "when", "status"]]
+    for row in rows:
+        shown = row | {name: Scale(name, 1e-3).value(v) for name, v in row["metrics"].items()}
+        shown["status"] += ", resumable" * row["resumable"]
+        cells.append(["" if shown.get(name) is None else shown[name] for name in cells[0]])
+    again = max((r for r in rows if r["resumable"]), key=lambda r: r["when"], default=None)
+    hint = "\n\nThe newest that can go on: python -m project fit --run "
+    return table(cells) + (hint + shlex.quote(again["run"]) if again else "")
+
+
+def main(args: list[str]) -> int:
+    """The command."""
+    parser = OptionParser("runs", str(__doc__))
+    parser.add_argument("folders", nargs="*", default=["runs"], metavar="FOLDER")
+    parser.add_argument("--sort", metavar="NAME", help="of a column or a metric: best first")
+    parser.add_argument("--json", action="store_true", help="print the run records")
+    options = parser.parse_args(args)
+    runs = set[Path]().union(*(find(Path(folder)) for folder in options.folders))
+    rows = list(map(look, sorted(runs, key=lambda run: (run.parent, len(run.name), run.name))))
+    rows = order(rows, options.sort) if options.sort else rows
+    text = describe(rows, options.sort) if rows else f"No runs in {', '.join(options.folders)}."
+    try:
+        print(json.dumps(rows, indent=2) if options.json else text, flush=True)
+    except BrokenPipeError:  # the reader, such as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0

@@ -1,0 +1,58 @@
+"""The script that completes the command line, in a real bash."""
+
+import importlib.util
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PATH = Path(__file__).parents[1] / "scripts" / "completion.py"
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    spec = importlib.util.spec_from_file_location("completion", PATH)
+    assert spec
+    assert spec.loader
+    completion = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(completion)
+    path = tmp_path_factory.mktemp("completion") / "project.bash"
+    found = completion.options()
+    path.write_text(completion.bash(found))
+    path.with_suffix(".fish").write_text(completion.fish(found))
+    return path
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="no bash")
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("project see", {"seed_noise"}),
+        ("project r", {"runs"}),
+        ("project fit --model.opt", {"--model.optimizer", "--model.optimizer.lr"}),
+        ("project fit --data.ro", {"--data.root"}),
+        ("project fit --early_stopping.pat", {"--early_stopping.patience"}),
+        ("project fit --model Res", {"ResNet18"}),
+        ("project fit --model.optimizer AdamW", {"AdamW"}),
+        ("project fit --config presets/d", {"presets/debug", "presets/deterministic"}),
+        ("project fit --model.norm l", {"layer"}),
+        ("project fit --trainer.precision bf16-m", {"bf16-mixed"}),
+        ("project runs --so", {"--sort"}),
+    ],
+)
+def test_bash_offers(script: Path, line: str, expected: set[str]) -> None:
+    words = line.split()
+    code = f"source {script}; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _project; "
+    code += 'printf "%s\\n" "${COMPREPLY[@]}"'
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    offered = set(done.stdout.split())
+    assert expected <= offered
+    assert all(word.startswith(words[-1]) for word in offered)
+    assert not done.stderr
+
+
+def test_it_is_short_and_has_no_option_that_is_refused(script: Path) -> None:
+    assert len(script.read_text()) < 20_000  # read at each start of a shell
+    assert "--model.num_classes " not in script.read_text()
+    assert "complete -c project -l model -xa 'FastNet" in script.with_suffix(".fish").read_text()
