@@ -3,7 +3,7 @@ CONFIG ?= configs/synthetic.yaml
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: fit test lint lock clean
+.PHONY: fit test lint pictures lock clean
 
 fit: .venv/installed
 	$(BIN)/python -m project fit --config $(CONFIG) $(ARGS)
@@ -15,6 +15,9 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+pictures: .venv/installed
+	$(BIN)/python scripts/pictures.py $(ARGS)
 
 # The newest versions of everything, with hashes, for Python 3.11 on Linux x86_64.
 lock: .venv/installed
