@@ -4,7 +4,7 @@ LOGDIR ?= runs
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: fit tensorboard test lint lock clean
+.PHONY: fit tensorboard test lint pictures lock clean
 
 fit: .venv/installed
 	$(BIN)/python -m project fit --config $(CONFIG) $(ARGS)
@@ -19,6 +19,9 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+pictures: .venv/installed
+	$(BIN)/python scripts/pictures.py $(ARGS)
 
 # The newest versions of everything, with hashes, for Python 3.11 on Linux x86_64.
 lock: .venv/installed

@@ -47,13 +47,14 @@ def draw_curves(
     rates = {name: curves[name] for name in curves if name.split("/")[0] == "lr"}
     best = _best(record, curves.get(monitor, []), mode)
     titles = ["loss", "accuracy"] + (["learning rate"] if rates else [])
-    figure = Figure(figsize=(4 * len(titles), 3.6), layout="constrained")
+    figure = Figure(figsize=(3.5 * len(titles), 3.3), layout="constrained")
     panels = figure.subplots(1, len(titles), sharex="all")
     for axes, name in zip(panels, ("loss", "acc"), strict=False):
         _draw_stages(axes, name, curves, best)
     for points in rates.values():
         panels[2].plot(*_columns(points), color=STYLES["train"][1])
         panels[2].set_ylim(bottom=0)
+        panels[2].ticklabel_format(axis="y", scilimits=(-2, 3))
     for axes, title in zip(panels, titles, strict=True):
         axes.set(xlabel="epochs trained" if length else "optimiser steps", ylabel=title)
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
@@ -85,7 +86,7 @@ def _draw_stages(axes: Axes, name: str, curves: dict[str, Points], best: Mark | 
     if name == "loss" and finite and 0 < min(finite) * SPAN < max(finite):
         axes.set_yscale("log")
     if axes.lines:
-        axes.legend()
+        axes.legend(fontsize=9)
 
 
 def _columns(points: Points) -> tuple[list[float], list[float]]:

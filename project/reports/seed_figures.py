@@ -10,6 +10,9 @@ from project.reports.seed_noise import SeedNoiseReport
 from project.reports.sweep import SweepReport
 from project.reports.tables import Scale
 
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "black")  # Okabe, Ito
+NUMBERED = 10  # seeds; the numbers of more would cover each other
+
 
 def draw_seeds(report: SeedNoiseReport) -> Figure:
     """Each seed a dot with mean and interval, and beside it the curves of all seeds."""
@@ -22,15 +25,24 @@ def draw_seeds(report: SeedNoiseReport) -> Figure:
     dots.axhspan(low, high, color="C0", alpha=0.15, label="95 % interval of the mean")
     dots.axhline(report.mean * scale.factor, color="C0", label=f"mean {scale.value(report.mean)}")
     for i, (record, value) in enumerate(zip(report.records, report.values, strict=True)):
-        color = f"C{i % 10}"
+        color = COLORS[i % len(COLORS)]
         dots.plot(i, value * scale.factor, "o", color=color)
         epochs, curve = _curve(Path(record["run"]), measured)
         y = [value * scale.factor for value in curve]
         curves.plot(epochs, y, color=color, linewidth=1, label=f"seed {record['seed']}")
+        best = dict(zip(map(round, epochs), y, strict=True)).get(record["best_epoch"] + 1)
+        if best is not None and len(report.records) <= NUMBERED:
+            badge = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": color}
+            place = {"ha": "center", "va": "center", "fontsize": 9, "bbox": badge}
+            curves.text(record["best_epoch"] + 1, best, str(record["seed"]), **place)
     seeds = [str(record["seed"]) for record in report.records]
     dots.set_xticks(range(len(seeds)), seeds, rotation=90 if len(seeds) > 15 else 0)
     dots.set(xlabel="seed", ylabel=report.metric + unit, title="Best epoch of each seed")
-    curves.set(xlabel="epochs trained", ylabel=measured + unit, title="Curves of all seeds")
+    curves.set(
+        xlabel="epochs trained",
+        ylabel=measured + unit,
+        title="Curves of all seeds, best epochs numbered",
+    )
     curves.xaxis.set_major_locator(MaxNLocator(integer=True))
     dots.margins(y=0.15)
     dots.legend()

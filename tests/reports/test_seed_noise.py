@@ -130,6 +130,8 @@ def test_figure_shows_each_seed_its_curve_the_mean_and_the_interval() -> None:
     assert len(curves.lines) == 5
     assert list(curves.lines[0].get_xdata()) == [1, 2, 3]
     assert list(curves.lines[0].get_ydata()) == pytest.approx([74, 79, 84])
+    best = [(text.get_text(), *text.get_position()) for text in curves.texts]
+    assert best == [(str(k), 2, pytest.approx(100 * v - 5)) for k, v in enumerate(VALUES[:4])]
     report.save(FOLDER)
     assert (FOLDER / "seed_noise.png").read_bytes().startswith(b"\x89PNG")
 
