@@ -12,6 +12,7 @@ from project.data.augment import Augment
 from project.data.loader import Batch, Images, TensorLoader
 
 Split = Literal["train", "val", "test"]
+Sampling = Literal["class_balanced"]
 
 EVAL_FACTOR = 4  # without gradients no activations are kept, so evaluation batches can be larger
 
@@ -27,6 +28,7 @@ class StreamDataModule(L.LightningDataModule, ABC):
     """
 
     augment: Augment | None = None
+    sampling: Sampling | None = None
     drop_last = False
     num_workers = 0
 
@@ -80,6 +82,7 @@ class StreamDataModule(L.LightningDataModule, ABC):
             std=std,
             shuffle=train,
             augment=self.augment if train else None,
+            class_balanced=train and self.sampling == "class_balanced",
             drop_last=train and self.drop_last,
             seed=self.seed,
             rank=self.trainer.global_rank if self.trainer else 0,
