@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from project.data.augment import Augment
 from project.data.loader import Images
-from project.data.stream import Split, StreamDataModule
+from project.data.stream import Sampling, Split, StreamDataModule
 
 STATISTICS_EXAMPLES = 20_000  # of images on disk; the mean of more does not move by 0.001
+UNEQUAL = 1.5  # times; ten equal classes of 50 images stay below it where a random fifth is cut off
 
 
 class ImageDataModule(StreamDataModule):
@@ -27,6 +29,8 @@ class ImageDataModule(StreamDataModule):
         val_size: Number of validation examples, or their share if below 1. They are cut off the
             training images unless the data bring their own.
         augment: Random changes of training images; validation and test never see one.
+        sampling: `class_balanced` trains on all classes equally often: an epoch keeps its length,
+            the images of rare classes come several times in it, those of frequent ones take turns.
         drop_last: Leave out the training examples that do not fill the last batch of an epoch.
         seed: Of the order and of the augmentation; the command line sets it to the run's seed.
         split_seed: Of the split into training and validation. It is apart from the run's seed, so
@@ -45,6 +49,7 @@ class ImageDataModule(StreamDataModule):
         train_size: int | None = None,
         val_size: int | float = 5000,
         augment: Augment | None = None,
+        sampling: Sampling | None = None,
         drop_last: bool = False,
         seed: int = 0,
         split_seed: int = 0,
@@ -53,6 +58,7 @@ class ImageDataModule(StreamDataModule):
         super().__init__(batch_size, seed)
         self.train_size, self.val_size, self.split_seed = train_size, val_size, split_seed
         self.augment, self.drop_last, self.num_workers = augment, drop_last, num_workers
+        self.sampling = sampling
 
     @abstractmethod
     def load(self, split: Split) -> tuple[Images, Tensor] | None:
@@ -68,6 +74,8 @@ class ImageDataModule(StreamDataModule):
     def setup(self, stage: str) -> None:
         if "train" not in self.sets:
             self._split()
+            if stage == "fit":
+                self._report_classes()
         if stage in ("test", "predict") and "test" not in self.sets:
             own = self.load("test")
             if own is None:
@@ -97,6 +105,24 @@ class ImageDataModule(StreamDataModule):
             self.sets["val"] = (images, labels, rest[:val_size])
         if test_size:
             self.sets["test"] = (images, labels, rest[val_size:][:test_size])
+
+    def _report_classes(self) -> None:
+        """Say how unequal the training classes are, where they are."""
+        labels = {split: labels[indices] for split, (_, labels, indices) in self.sets.items()}
+        counts = labels["train"].bincount(minlength=self.num_classes)[: self.num_classes]
+        few, many = int(counts.argmin()), int(counts.argmax())
+        if counts[many] <= UNEQUAL * counts[few]:
+            return
+        split: Split = "val" if "val" in labels else "train"
+        constant = (labels[split] == many).double().mean().item()
+        most, least = self.class_names[many], self.class_names[few]
+        advice = "All of them are drawn equally often, as --data.sampling class_balanced says."
+        if self.sampling is None:
+            advice = "To train on all of them equally often: --data.sampling class_balanced"
+        rank_zero_info(
+            f"Unequal classes: {counts[many]} training images of {most}, {counts[few]} of {least}. "
+            f"Always to say {most} gives a {split}/acc of {constant:.3f}.\n{advice}"
+        )
 
     @cached_property
     def statistics(self) -> tuple[list[float], list[float]]:

@@ -53,6 +53,8 @@ class TensorLoader:
         shuffle: Training order: a new permutation each epoch, and equally many examples on each
             rank. Without it each example comes once, also where a rank gets one less than another.
         augment: Random changes, drawn from a generator keyed by (seed, epoch, batch).
+        class_balanced: Training order: the same number of examples of each class, or one more or
+            less, in an epoch of the same length. The examples of a class take turns.
         drop_last: Leave out the examples that do not fill a batch. A last training batch of one
             example per rank is always left out: batch normalisation has no variance there.
         seed: Of the order and of the augmentation.
@@ -75,6 +77,7 @@ class TensorLoader:
         std: Sequence[float] = (1.0,),
         shuffle: bool = False,
         augment: Augment | None = None,
+        class_balanced: bool = False,
         drop_last: bool = False,
         seed: int = 0,
         rank: int = 0,
@@ -91,6 +94,7 @@ class TensorLoader:
         self.mean, self.std = tuple(mean), tuple(std)
         self.normalize = Normalize(self.mean, self.std)
         self.shuffle, self.augment, self.drop_last = shuffle, augment, drop_last
+        self.class_balanced = class_balanced
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self._sides = None  # of each image in even epochs, where it changes them in odd ones
         if augment is not None and augment.flip == "alternating":
@@ -123,9 +127,7 @@ class TensorLoader:
         if self._first >= len(self):
             self.set_epoch(self.epoch + 1)
         first, self._first = self._first, 0
-        order = self.indices
-        if self.shuffle:
-            order = order[torch.randperm(len(order), generator=generator(self.seed, self.epoch))]
+        order = self._order() if self.shuffle else self.indices
         batches = range(first, len(self))
         shards = [self._shard(order[k * self.batch_size :][: self.batch_size]) for k in batches]
         for k, shard, images in zip(batches, shards, self._read(shards), strict=True):
@@ -133,6 +135,24 @@ class TensorLoader:
             if self.augment is not None:
                 images = self.augment(images, self._uniforms(k, shard), self.mean)
             yield self.normalize(images), self.labels[shard]
+
+    def _order(self) -> Tensor:
+        examples = self._turns() if self.class_balanced else self.indices
+        order = torch.randperm(len(examples), generator=generator(self.seed, self.epoch))
+        return examples[order]
+
+    def _turns(self) -> Tensor:
+        """The classes in turn, and the examples of each in turn.
+
+        They go on from epoch to epoch, so that all examples of a class come equally often.
+        """
+        size = min(len(self.indices), len(self) * self.batch_size)  # without what is left out
+        turn = self.epoch * size + torch.arange(size)
+        mixed = self.indices[torch.randperm(len(self.indices), generator=generator(self.seed, -1))]
+        labels, places = self.labels[mixed].sort(stable=True)
+        counts = labels.unique_consecutive(return_counts=True)[1]
+        label, first = turn % len(counts), counts.cumsum(0) - counts
+        return mixed[places[first[label] + turn // len(counts) % counts[label]]]
 
     def _shard(self, examples: Tensor) -> Tensor:
         return examples[self.rank :: self.world_size]
@@ -170,6 +190,7 @@ class TensorLoader:
             "seed": self.seed,
             "batch_size": self.batch_size,
             "examples": len(self.indices),
+            "class_balanced": self.class_balanced,
             "epoch": self.epoch,
             "batch": self.batch,
         }
@@ -181,10 +202,11 @@ class TensorLoader:
             ValueError: If it is one of another stream.
         """
         own = self.state_dict()
-        for key in ("seed", "batch_size", "examples"):
-            if state[key] != own[key]:
+        for key in ("seed", "batch_size", "examples", "class_balanced"):
+            was = state.get(key, False)  # class_balanced is not in old positions
+            if was != own[key]:
                 raise ValueError(
-                    f"can't continue the data stream: {key} was {state[key]}, now it is {own[key]}"
+                    f"can't continue the data stream: {key} was {was}, now it is {own[key]}"
                 )
         self.epoch, self.batch = state["epoch"], state["batch"]
         self._first = self.batch

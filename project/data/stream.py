@@ -12,6 +12,7 @@ from project.data.augment import Augment
 from project.data.loader import Batch, Images, TensorLoader
 
 Split = Literal["train", "val", "test"]
+Sampling = Literal["class_balanced"]
 
 # Evaluation keeps no activations for gradients; with four times the batch it needs more memory than
 # training all the same, by the few largest of them.
@@ -29,6 +30,7 @@ class StreamDataModule(L.LightningDataModule, ABC):
     """
 
     augment: Augment | None = None
+    sampling: Sampling | None = None
     drop_last = False
     num_workers = 0
 
@@ -82,6 +84,7 @@ class StreamDataModule(L.LightningDataModule, ABC):
             std=std,
             shuffle=train,
             augment=self.augment if train else None,
+            class_balanced=train and self.sampling == "class_balanced",
             drop_last=train and self.drop_last,
             seed=self.seed,
             rank=self.trainer.global_rank if self.trainer else 0,

@@ -8,6 +8,7 @@ from urllib.error import URLError
 
 import pytest
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from project.data import (
@@ -154,7 +155,8 @@ def test_position_is_that_of_the_training_stream() -> None:
         next(batches)
     list(data.val_dataloader())  # does not move it
     state = data.state_dict()
-    position = {"seed": 0, "batch_size": 16, "examples": 160, "epoch": 2, "batch": 3}
+    position = {"seed": 0, "batch_size": 16, "examples": 160, "class_balanced": False}
+    position |= {"epoch": 2, "batch": 3}
     shown = {"image_size": data.image_size, "in_channels": data.in_channels}
     shown |= {"class_names": data.class_names}
     shown |= dict(zip(("mean", "std"), data.statistics, strict=True))
@@ -201,6 +203,86 @@ def test_sha256_is_of_the_examples_in_their_order() -> None:
     others.append(make())
     others[-1].sets["train"][0][0, 0, 0, 0] ^= 1  # type: ignore[index]
     assert len({base, *(other.sha256 for other in others)}) == 4
+
+
+class Unequal(Noise):
+    """Noise, of which 150 training images and 10 test images are of class a."""
+
+    counts = (150, 10, 40)
+
+    def load(self, split: Split) -> tuple[Tensor, Tensor] | None:
+        loaded = super().load(split)
+        if loaded is None:
+            return None
+        labels = torch.arange(3).repeat_interleave(torch.tensor(self.counts))
+        return loaded[0], labels if split == "train" else loaded[1]
+
+
+def fitted(data: ImageDataModule) -> ImageDataModule:
+    data.setup("fit")
+    data.setup("test")
+    return data
+
+
+def test_class_balance_changes_the_training_stream_alone() -> None:
+    kwargs: dict[str, Any] = {"batch_size": 16, "val_size": 40}
+    plain = fitted(Unequal(**kwargs))
+    even = fitted(Unequal(**kwargs, sampling="class_balanced"))
+    for name in ("val_dataloader", "test_dataloader", "predict_dataloader"):
+        got, expected = (getattr(data, name)() for data in (even, plain))
+        assert torch.equal(images_of(got), images_of(expected))
+        assert torch.equal(labels_of(got), labels_of(expected))
+    counts = labels_of(even.train_dataloader()).bincount()
+    assert counts.sum() == 160
+    assert counts.max() - counts.min() == 1
+    assert even.statistics == plain.statistics
+    assert even.sha256 == plain.sha256
+
+
+def test_unequal_classes_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        data = fitted(Unequal(val_size=40))
+        data.setup("fit")
+        counts = data.sets["train"][1][data.sets["train"][2]].bincount().tolist()
+        share = (data.sets["val"][1][data.sets["val"][2]] == 0).float().mean()
+        (said,) = caplog.messages
+        assert said == (
+            f"Unequal classes: {counts[0]} training images of a, {counts[1]} of b. Always to say a "
+            f"gives a val/acc of {share:.3f}.\n"
+            "To train on all of them equally often: --data.sampling class_balanced"
+        )
+        caplog.clear()
+        fitted(Unequal(val_size=0, sampling="class_balanced"))
+        (said,) = caplog.messages
+        assert (
+            "150 training images of a, 10 of b. Always to say a gives a train/acc of 0.750" in said
+        )
+        assert "All of them are drawn equally often" in said
+
+
+def test_equal_classes_are_not_reported(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with caplog.at_level("INFO"):
+        make()  # 67, 67 and 66 images, of which some are cut off
+        monkeypatch.setattr(Unequal, "counts", (75, 75, 50))  # at the bound
+        Unequal(val_size=0).setup("fit")
+        Unequal(val_size=0).setup("test")
+        assert caplog.messages == []
+        monkeypatch.setattr(Unequal, "counts", (76, 75, 49))
+        Unequal(val_size=0).setup("test")  # of no interest there
+        assert caplog.messages == []
+        Unequal(val_size=0).setup("fit")
+        assert len(caplog.messages) == 1
+
+
+def test_only_rank_zero_reports(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
+    with caplog.at_level("INFO"):
+        Unequal(val_size=0).setup("fit")
+    assert caplog.messages == []
 
 
 def no_network(*args: Any, **kwargs: Any) -> None:

@@ -246,7 +246,11 @@ def test_resume_within_an_epoch(stop: int, num_workers: int | None) -> None:
     for _ in range(stop):
         next(batches)
     state = interrupted.state_dict()
-    assert state == {"seed": 0, "batch_size": 8, "examples": 50, "epoch": 1, "batch": stop}
+    assert state == {"seed": 0, "batch_size": 8, "examples": 50} | {
+        "class_balanced": False,
+        "epoch": 1,
+        "batch": stop,
+    }
 
     resumed = stream(num_workers)
     resumed.load_state_dict(state)
@@ -310,15 +314,24 @@ def test_position_is_the_same_on_every_rank() -> None:
         ("seed", {"seed": 3}, "seed was 3, now it is 0"),
         ("batch_size", {"batch_size": 16}, "batch_size was 16, now it is 8"),
         ("examples", {"size": 64}, "examples was 64, now it is 50"),
+        ("class_balanced", {"class_balanced": True}, "class_balanced was True, now it is False"),
     ],
 )
 def test_position_of_another_stream_is_refused(
-    key: str, other: dict[str, int], expected: str
+    key: str, other: dict[str, Any], expected: str
 ) -> None:
     loader = make()
     with pytest.raises(ValueError, match=expected):
         loader.load_state_dict(make(**other).state_dict())
     assert (loader.epoch, loader.batch) == (0, 0)
+
+
+def test_position_of_before_there_was_class_balance() -> None:
+    state = make().state_dict()
+    del state["class_balanced"]
+    make().load_state_dict(state)
+    with pytest.raises(ValueError, match="class_balanced was False, now it is True"):
+        make(class_balanced=True).load_state_dict(state)
 
 
 @pytest.mark.parametrize("batch", [0, 3])
@@ -393,3 +406,88 @@ def test_fewer_examples_than_a_batch() -> None:
     with pytest.raises(ValueError, match="1 examples make no batch of 8"):
         make(1)
     assert [len(labels) for _, labels in make(1, shuffle=False)] == [1]
+
+
+COUNTS = [100, 2, 21, 1, 7]  # examples of each class
+
+
+def balanced(counts: list[int] = COUNTS, batch_size: int = 16, **kwargs: Any) -> TensorLoader:
+    """A class-balanced loader whose images are the number of their example, one pixel each."""
+    size = sum(counts)
+    images = torch.arange(size).to(torch.uint8).view(-1, 1, 1, 1)
+    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    kwargs = {"shuffle": True, "class_balanced": True, "std": (1 / 255,), **kwargs}
+    return TensorLoader(images, labels, batch_size, **kwargs)
+
+
+def drawn(loader: TensorLoader, epoch: int) -> tuple[Tensor, Tensor]:
+    """Numbers and labels of the examples of an epoch."""
+    numbers, labels = zip(*epoch_of(loader, epoch), strict=True)
+    return torch.cat(numbers).flatten().round().long(), torch.cat(labels)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "size"),
+    [
+        ({}, 131),
+        ({"drop_last": True}, 128),
+        ({"batch_size": 13}, 130),  # a rest of one is always left out
+        ({"batch_size": 13, "indices": torch.arange(3, 105)}, 102),  # of three classes of the five
+    ],
+)
+def test_class_balanced_epochs(kwargs: dict[str, Any], size: int) -> None:
+    loader = balanced(**kwargs)
+    uses = torch.zeros(131, dtype=torch.int64)
+    for epoch in range(7):
+        numbers, labels = drawn(loader, epoch)
+        assert torch.equal(labels, loader.labels[numbers])
+        assert len(labels) == size
+        counts = labels.unique(return_counts=True)[1]
+        assert counts.max() - counts.min() <= 1
+        uses += numbers.bincount(minlength=131)
+        for label in labels.unique():  # each example of a class as often as the others so far
+            of_class = uses[loader.indices[loader.labels[loader.indices] == label]]
+            assert of_class.max() - of_class.min() <= 1
+    assert set(uses.nonzero().flatten().tolist()) <= set(loader.indices.tolist())
+    assert len(loader) == len(balanced(**kwargs, class_balanced=False))
+
+
+def test_class_balanced_epochs_are_shuffled_by_seed_and_epoch() -> None:
+    base = drawn(balanced(), 1)[1]
+    assert torch.equal(drawn(balanced(), 1)[1], base)
+    for loader, epoch in ((balanced(), 2), (balanced(seed=1), 1)):
+        assert not torch.equal(drawn(loader, epoch)[1], base)
+    first, again = (drawn(balanced(COUNTS, seed=seed), 0)[0] for seed in (0, 1))
+    assert set(first.tolist()) != set(again.tolist())  # of the frequent class, other examples
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_class_balanced_ranks_together_see_what_one_rank_sees(world_size: int) -> None:
+    alone = epoch_of(balanced(drop_last=True), 3)
+    ranks = [
+        epoch_of(balanced(drop_last=True, rank=r, world_size=world_size), 3)
+        for r in range(world_size)
+    ]
+    for batch, shards in zip(alone, zip(*ranks, strict=True), strict=True):
+        for got, parts in zip(batch, zip(*shards, strict=True), strict=True):
+            assert torch.equal(got, torch.stack(parts, 1).flatten(0, 1))
+
+
+@pytest.mark.parametrize("stop", [3, 9])  # of nine batches
+def test_class_balanced_stream_resumes_exactly(stop: int) -> None:
+    kwargs: dict[str, Any] = {"augment": Augment(color_jitter=0.5), "seed": 4}
+    expected = [epoch_of(balanced(**kwargs), epoch) for epoch in range(3)]
+    interrupted = balanced(**kwargs)
+    interrupted.set_epoch(1)
+    batches = iter(interrupted)
+    for _ in range(stop):
+        next(batches)
+    resumed = balanced(**kwargs)
+    resumed.load_state_dict(interrupted.state_dict())
+    if stop < len(resumed):
+        assert_equal(list(resumed), expected[1][stop:])
+    assert_equal(epoch_of(resumed, 2), expected[2])
+
+
+def test_class_balance_is_for_training_only() -> None:
+    assert drawn(balanced(shuffle=False), 1)[0].tolist() == list(range(131))
