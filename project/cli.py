@@ -14,41 +14,30 @@ import torch
 import yaml
 from filelock import BaseFileLock
 from jsonargparse import Namespace
-from jsonargparse.typing import PositiveFloat
 from lightning.fabric.plugins.environments import (  # type: ignore[attr-defined]
     SLURMEnvironment,
     TorchElasticEnvironment,
 )
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback, LearningRateMonitor, RichProgressBar
+from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from project import data, models  # noqa: F401  their classes can be given by name
 from project.callbacks import (
-    CurvesMonitor,
-    EarlyStopping,
-    FiniteCheck,
-    InitLossCheck,
-    LastCheckpoint,
-    MonitorCheck,
-    OverfitOneBatch,
-    PredictionGrid,
     ProgressBar,
     RNGState,
-    RunRecord,
-    StepMonitor,
-    TensorBoardRecord,
-    run_checkpoints,
 )
 from project.callbacks.checks import Verdict, describe, write_verdicts
+from project.callbacks.run import run_callbacks
 from project.checkpoint import AtomicCheckpointIO, check_fits, init_from, load_checkpoint
 from project.data.photos import PhotosDataModule, preprocessing
 from project.loggers import is_rank_zero, run_loggers
+from project.options import add_options
 from project.parser import HelpFormatter, Parser, expand, explain
 from project.processes import SameStart, end_children, join, lost
-from project.reports.predictions import write_photos, write_predictions, write_values
+from project.reports.outputs import write_outputs
 from project.resume import FINISHED, check_resumable, find_unfinished, same_data
 from project.run import (
     BEST,
@@ -57,17 +46,15 @@ from project.run import (
     RECORD,
     claim_run,
     lock_run,
-    monitor_mode,
     next_version,
     read_record,
+    record_test,
     release_run,
     run_of,
     summary,
-    times_tested,
-    write_record,
 )
 from project.trainer import Trainer, skip_empty_hooks
-from project.usage import TEXTS, OWN_MAIN, UsageError
+from project.usage import OWN_MAIN, TEXTS, UsageError
 
 # Advertising, and a deprecation between the versions of Lightning and torch.
 logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
@@ -138,7 +125,7 @@ class CLI(LightningCLI):
 
     def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
         super()._add_subcommands(parser, **kwargs)
-        commands = parser._subcommands_action
+        commands: Any = parser._subcommands_action
         for name in OWN_MAIN if {"-h", "--help"} & set(self.command[:1]) else ():
             commands.add_subcommand(name, Parser(), help="")
         for action in commands._choices_actions:
@@ -148,33 +135,7 @@ class CLI(LightningCLI):
             commands.choices[action.dest].description = f"{text}\n\n    {example}"
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        text = "Folder of the run under --trainer.default_root_dir; by default the config's name."
-        parser.add_argument("--name", type=str | None, help=text)
-        text = "Run folder whose config and checkpoint are used, such as runs/cifar/version_0."
-        parser.add_argument("--run", type=str | None, help=text)
-        text = "Checkpoint whose weights, and nothing else, a new run starts from."
-        parser.add_argument("--init_from", type=str | None, help=text)
-        text = "Whether a new run is first checked to be able to work, on copies: see `check`."
-        parser.add_argument("--preflight", type=bool, default=True, help=text)
-        text = "Seconds that a process waits for the others of its run before it gives up."
-        parser.add_argument("--max_wait_s", type=PositiveFloat, default=600.0, help=text)
-        text = "Whether the model is compiled in place: a minute at first, the same checkpoints."
-        parser.add_argument("--compile", type=bool, default=False, help=text)
-        if self.command[:1] == ["predict"]:
-            text = "Folder of images to classify, without the data of --data (batch_size is used)."
-            parser.add_argument("--images", type=str | None, help=text)
-        parser.add_class_arguments(LastCheckpoint, "checkpoint", skip={"path"})
-        parser.add_class_arguments(PredictionGrid, "pictures")
-        text = "Metric of the best epoch, which early stopping and ReduceLROnPlateau follow too."
-        parser.add_argument("--monitor", type=str, default="val/loss", help=text)
-        text = "Stops when the monitored metric no longer improves; by default never."
-        parser.add_argument("--early_stopping", type=EarlyStopping | None, help=text)
-        parser.link_arguments("monitor", "early_stopping.init_args.monitor")
-        parser.link_arguments("monitor", "early_stopping.init_args.mode", compute_fn=monitor_mode)
-        parser.link_arguments("monitor", "model.init_args.monitor")
-        parser.link_arguments("seed_everything", "data.init_args.seed")
-        for name in ("num_classes", "class_names", "in_channels", "image_size", "num_features"):
-            parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
+        add_options(parser, next(iter(self.command), None))
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         self.config = parser.parse_args(expand(self.command))
@@ -244,7 +205,12 @@ class CLI(LightningCLI):
         if trainer.enable_progress_bar is not False and not own_bar:
             callbacks.append(ProgressBar())
         if self.subcommand == "fit":
-            callbacks = [RNGState(), *callbacks, *self._run_callbacks(trainer)]
+            start = f"at step {self.checkpoint['global_step']}" if self.checkpoint else "anew"
+            parts = (
+                self._get(self.config_init, k) for k in ("early_stopping", "checkpoint", "pictures")
+            )
+            own_kind = run_callbacks(self.run_folder, self._plain_config(), self.command, *parts)
+            callbacks = [RNGState(), *callbacks, SameStart(start), *own_kind]
             plugins = trainer.plugins or []
             plugins = plugins if isinstance(plugins, list) else [plugins]
             kwargs["plugins"] = [*plugins, AtomicCheckpointIO()]
@@ -268,37 +234,13 @@ class CLI(LightningCLI):
         if trainer.accumulate_grad_batches < 1:
             raise UsageError("--trainer.accumulate_grad_batches must be 1 or more")
         try:
-            made = super().instantiate_trainer(callbacks=callbacks, **kwargs)
+            built = super().instantiate_trainer(callbacks=callbacks, **kwargs)
         except TypeError as error:  # Lightning's, on the CPU
             if "`devices`" not in str(error):
                 raise
             raise UsageError(f"--trainer.devices: {error}") from error
-        skip_empty_hooks(made.callbacks)  # type: ignore[attr-defined]
-        return made
-
-    def _run_callbacks(self, trainer: Namespace) -> list[Callback]:
-        stopping, last = (self._get(self.config_init, k) for k in ("early_stopping", "checkpoint"))
-        monitor = self.config.fit.monitor
-        start = f"at step {self.checkpoint['global_step']}" if self.checkpoint else "anew"
-        callbacks: list[Callback] = [SameStart(start), MonitorCheck(monitor)]
-        callbacks += [stopping] if stopping else []
-        callbacks.append(FiniteCheck())
-        if trainer.logger is not False:
-            callbacks += [LearningRateMonitor(), StepMonitor()]
-        if trainer.fast_dev_run:
-            return callbacks
-        if self.config.fit.preflight:
-            callbacks += (
-                [OverfitOneBatch()]
-                if self.config.fit.init_from
-                else [InitLossCheck(), OverfitOneBatch()]
-            )
-        config = self._plain_config()
-        callbacks += [RunRecord(self.run_folder, config, self.command), TensorBoardRecord(config)]
-        callbacks += [CurvesMonitor(), self._get(self.config_init, "pictures")]
-        if trainer.enable_checkpointing is not False:
-            callbacks += run_checkpoints(self.run_folder, monitor, last)
-        return callbacks
+        skip_empty_hooks(built.callbacks)  # type: ignore[attr-defined]
+        return built
 
     def after_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
@@ -338,22 +280,19 @@ class CLI(LightningCLI):
         run = run_of(Path(config.ckpt_path))
         if not run or not self.trainer.is_global_zero:
             return
-        record, trainer = read_record(run), config.trainer
-        record["tested"] = record.get("tested", 0) + 1
-        limit = trainer.limit_test_batches  # 1 is one batch, 1.0 all of them
-        whole = (limit is None or repr(limit) == "1.0") and not trainer.fast_dev_run
+        limit = config.trainer.limit_test_batches  # 1 is one batch, 1.0 all of them
+        whole = (limit is None or repr(limit) == "1.0") and not config.trainer.fast_dev_run
         same = same_data(yaml.safe_load((run / CONFIG).read_text()), self._plain_config())
+        metrics = {name: value.item() for name, value in self.trainer.callback_metrics.items()}
         if not whole or not same or Path(config.ckpt_path).name != BEST.name:
+            metrics = {}
             print(
                 f"Not the best checkpoint on the run's whole test set: {run}/{RECORD} has no result"
             )
-        else:
-            tested = {name: value.item() for name, value in self.trainer.callback_metrics.items()}
-            record["metrics"] |= tested
-            if "test" in (sets := getattr(self.datamodule, "sets", {})):
-                record["examples"] |= {"test": len(sets["test"][2])}
-        write_record(run, record)
-        print(times_tested(record))
+        examples = {
+            k: len(v[2]) for k, v in getattr(self.datamodule, "sets", {}).items() if k == "test"
+        }
+        print(record_test(run, metrics, examples if metrics else {}))
 
     def lr_find(self, model: L.LightningModule, **kwargs: Any) -> None:
         """Print both suggestions, and write them with a figure beside the runs of that name."""
@@ -380,15 +319,7 @@ class CLI(LightningCLI):
         batches: Any = self.trainer.predict(model, **kwargs)
         checkpoint = Path(self.config.predict.ckpt_path)
         folder = run_of(checkpoint) or checkpoint.parent
-        path = folder / "predictions.csv"
-        outputs = torch.cat(batches)
-        if self.config.predict.images:
-            path = write_photos(folder, outputs, self.datamodule)
-        elif outputs.ndim == 1:  # of a regression
-            write_values(path, outputs, self.datamodule.sets["test"][1])
-        else:
-            write_predictions(path, outputs, self.datamodule)
-        print(f"Predictions: {path}")
+        print(f"Predictions: {write_outputs(folder, torch.cat(batches), self.datamodule)}")
 
 
 def main(args: Sequence[str] | None = None) -> CLI:
@@ -419,6 +350,8 @@ def run(args: list[str]) -> int:
     except RuntimeError as error:
         if sentence := lost(error):
             raise ValueError(sentence) from error
+        if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise ValueError(f"--compile true: {str(error).splitlines()[0]}") from error
         raise
     except SystemExit as stop:  # Lightning exits with 1 at Ctrl-C and with 0 at SIGTERM
         if isinstance(stop.__context__, KeyboardInterrupt):

@@ -174,9 +174,18 @@ def summary(run: Path) -> str:
     )
 
 
-def times_tested(record: dict[str, Any]) -> str:
-    """How often the test set of a run was looked at."""
-    if (times := record["tested"]) == 1:
+def record_test(run: Path, metrics: dict[str, float], examples: dict[str, int]) -> str:
+    """Write down that the test set was looked at, and what came out where it is a result.
+
+    Returns:
+        How often that was.
+    """
+    record = read_record(run)
+    times = record["tested"] = record.get("tested", 0) + 1
+    record["metrics"] |= metrics
+    record["examples"] |= examples
+    write_record(run, record)
+    if times == 1:
         return "The test set has been looked at once for this run."
     return (
         f"The test set has been looked at {times} times for this run: choices belong to "

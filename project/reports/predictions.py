@@ -1,14 +1,11 @@
-"""What a model says of each example: as a table, and in three figures.
+"""What a model says of images, in figures.
 
 Legend: N examples, K classes.
 """
 
-import csv
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
@@ -17,10 +14,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import multiclass_confusion_matrix
 
 from project.data import ImageDataModule
-from project.data.photos import PhotosDataModule
-from project.reports.curves import save_figure
 
-TOP = 5  # classes of a photo
 SHOWN = 24  # images of a figure
 DIGIT = 0.64  # width of a digit by the size of the font
 NAME = 16  # characters of a class name; longer ones lose their middle
@@ -39,63 +33,6 @@ class Predictions:
 
     def __len__(self) -> int:
         return len(self.labels)
-
-
-def write_predictions(path: Path, probabilities: Tensor, data: ImageDataModule) -> None:
-    """Write label, class and probability of each test image as CSV, in the order of the data.
-
-    Args:
-        path: Of the file.
-        probabilities: Float (N, num_classes).
-        data: Its test images are those that were predicted.
-    """
-    _, labels, indices = data.sets["test"]
-    best, classes = probabilities.max(1)
-    names = data.class_names
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["index", "label", "prediction", "probability"])
-        columns = (indices, labels[indices], classes, best)
-        for i, label, k, p in zip(*(column.tolist() for column in columns), strict=True):
-            writer.writerow([i, names[label], names[k], f"{p:.4f}"])
-
-
-def write_photos(folder: Path, probabilities: Tensor, data: PhotosDataModule) -> Path:
-    """Write `images.csv`, draw `images.png`, and name on stderr the photos that are in neither."""
-    photos, names, path = data.photos, data.class_names, folder / "images.csv"
-    for _, reason in sorted(photos.unreadable.items()):
-        print(reason, file=sys.stderr)
-    read = [i for i in range(len(probabilities)) if i not in photos.unreadable]
-    if not read:
-        raise ValueError(f"none of the {len(photos)} images could be read")
-    ranked = probabilities.sort(dim=1, descending=True, stable=True)  # of equals the first is first
-    best, classes = (part[:, :TOP].tolist() for part in ranked)
-    suffixes = ["", *(f"_{k}" for k in range(2, len(best[0]) + 1))]
-    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-        writer = csv.writer(file)
-        writer.writerow(["path", *(f"{x}{k}" for k in suffixes for x in ("class", "probability"))])
-        for i in read:
-            pairs = zip(classes[i], best[i], strict=True)
-            writer.writerow(
-                [photos.paths[i], *(x for k, p in pairs for x in (names[k], f"{p:.4f}"))]
-            )
-    shown = read[:: math.ceil(len(read) / SHOWN)]
-    (figure, grid), short = _grid([photos[i] for i in shown], height=2.2), short_names(names)
-    for axes, i in zip(grid, shown, strict=True):
-        caption = f"{short[classes[i][0]]}\n{_percent(best[i][0])}"
-        axes.set_xlabel(caption, fontsize=9, parse_math=False)
-    figure.suptitle(f"{len(shown)} of {len(read):,} images: class and its probability", fontsize=11)
-    save_figure(figure, folder / "images.png")
-    return path
-
-
-def write_values(path: Path, values: Tensor, targets: Tensor) -> None:
-    """Write target and predicted value, float (N,), of each test example as CSV, in their order."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["index", "target", "prediction"])
-        for i, pair in enumerate(zip(targets.tolist(), values.tolist(), strict=True)):
-            writer.writerow([i, *(f"{value:.6g}" for value in pair)])
 
 
 def draw_grid(said: Predictions, data: ImageDataModule, title: str) -> Figure:
@@ -134,6 +71,17 @@ def _draw_images(
             spine.set(color=color, linewidth=width)
     legend = "✓ right, ✗ wrong: predicted class and its probability"
     figure.suptitle(f"{heading}\n{legend}", fontsize=11, parse_math=False)
+    return figure
+
+
+def draw_photos(images: Sequence[Tensor], said: Sequence[tuple[str, float]], total: int) -> Figure:
+    """Some of all photos, uint8 (C, H, W), with class and probability."""
+    figure, grid = _grid(images, height=2.2)
+    for axes, name, (_, probability) in zip(
+        grid, short_names(n for n, _ in said), said, strict=True
+    ):
+        axes.set_xlabel(f"{name}\n{_percent(probability)}", fontsize=9, parse_math=False)
+    figure.suptitle(f"{len(said)} of {total:,} images: class and its probability", fontsize=11)
     return figure
 
 

@@ -1,0 +1,52 @@
+"""The callbacks of a run."""
+
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.callbacks import Callback, LearningRateMonitor
+
+from project.callbacks.checkpoints import LastCheckpoint, run_checkpoints
+from project.callbacks.checks import InitLossCheck, MonitorCheck, OverfitOneBatch
+from project.callbacks.finite import FiniteCheck
+from project.callbacks.monitors import StepMonitor, TensorBoardRecord
+from project.callbacks.pictures import CurvesMonitor, PredictionGrid
+from project.callbacks.run_record import RunRecord
+
+
+def run_callbacks(
+    run: Path,
+    config: dict[str, Any],
+    command: list[str],
+    stopping: Callback | None,
+    last: LastCheckpoint,
+    pictures: PredictionGrid,
+) -> list[Callback]:
+    """What refuses, watches, records and saves a run, in the order in which one needs another.
+
+    Args:
+        run: Its folder.
+        config: Its configuration, in plain types.
+        command: The arguments of the command line.
+        stopping: Early stopping, if any.
+        last: The checkpoint to resume from.
+        pictures: Of the validation images.
+    """
+    trainer, monitor = config["trainer"], config["monitor"]
+    callbacks = [MonitorCheck(monitor), *filter(None, [stopping]), FiniteCheck()]
+    if trainer["logger"] is not False:
+        callbacks += [LearningRateMonitor(), StepMonitor()]
+    if trainer["fast_dev_run"]:
+        return callbacks
+    if config["preflight"]:
+        callbacks += (
+            [OverfitOneBatch()] if config["init_from"] else [InitLossCheck(), OverfitOneBatch()]
+        )
+    callbacks += [
+        RunRecord(run, config, command),
+        TensorBoardRecord(config),
+        CurvesMonitor(),
+        pictures,
+    ]
+    if trainer["enable_checkpointing"] is not False:
+        callbacks += run_checkpoints(run, monitor, last)
+    return callbacks

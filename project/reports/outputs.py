@@ -1,0 +1,88 @@
+"""What a model says of each example, as CSV.
+
+Legend: N examples, K classes.
+"""
+
+import csv
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from project.data import ImageDataModule
+from project.data.photos import PhotosDataModule
+from project.reports.curves import save_figure
+from project.reports.predictions import SHOWN, draw_photos
+
+TOP = 5  # classes of a photo
+
+
+def write_outputs(folder: Path, outputs: Tensor, data: Any) -> Path:
+    """Write what `predict_step` gave, (N,) or (N, K), in the order of the data's test set.
+
+    Returns:
+        The file: `images.csv` of photos, else `predictions.csv`.
+    """
+    if isinstance(data, PhotosDataModule):
+        return write_photos(folder, outputs, data)
+    path = folder / "predictions.csv"
+    if outputs.ndim == 1:  # of a regression
+        write_values(path, outputs, data.sets["test"][1])
+    else:
+        write_predictions(path, outputs, data)
+    return path
+
+
+def write_predictions(path: Path, probabilities: Tensor, data: ImageDataModule) -> None:
+    """Write label, class and probability of each test image as CSV, in the order of the data.
+
+    Args:
+        path: Of the file.
+        probabilities: Float (N, num_classes).
+        data: Its test images are those that were predicted.
+    """
+    _, labels, indices = data.sets["test"]
+    best, classes = probabilities.max(1)
+    names = data.class_names
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["index", "label", "prediction", "probability"])
+        columns = (indices, labels[indices], classes, best)
+        for i, label, k, p in zip(*(column.tolist() for column in columns), strict=True):
+            writer.writerow([i, names[label], names[k], f"{p:.4f}"])
+
+
+def write_values(path: Path, values: Tensor, targets: Tensor) -> None:
+    """Write target and predicted value, float (N,), of each test example as CSV, in their order."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["index", "target", "prediction"])
+        for i, pair in enumerate(zip(targets.tolist(), values.tolist(), strict=True)):
+            writer.writerow([i, *(f"{value:.6g}" for value in pair)])
+
+
+def write_photos(folder: Path, probabilities: Tensor, data: PhotosDataModule) -> Path:
+    """Write `images.csv`, draw `images.png`, and name on stderr the photos that are in neither."""
+    photos, names, path = data.photos, data.class_names, folder / "images.csv"
+    for _, reason in sorted(photos.unreadable.items()):
+        print(reason, file=sys.stderr)
+    read = [i for i in range(len(probabilities)) if i not in photos.unreadable]
+    if not read:
+        raise ValueError(f"none of the {len(photos)} images could be read")
+    ranked = probabilities.sort(dim=1, descending=True, stable=True)  # of equals the first is first
+    best, classes = (part[:, :TOP].tolist() for part in ranked)
+    suffixes = ["", *(f"_{k}" for k in range(2, len(best[0]) + 1))]
+    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", *(f"{x}{k}" for k in suffixes for x in ("class", "probability"))])
+        for i in read:
+            pairs = zip(classes[i], best[i], strict=True)
+            writer.writerow(
+                [photos.paths[i], *(x for k, p in pairs for x in (names[k], f"{p:.4f}"))]
+            )
+    shown = read[:: math.ceil(len(read) / SHOWN)]
+    said = [(names[classes[i][0]], best[i][0]) for i in shown]
+    save_figure(draw_photos([photos[i] for i in shown], said, len(read)), folder / "images.png")
+    return path
