@@ -14,11 +14,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
 
 from project.callbacks.run_record import find_record
 from project.data import ImageDataModule
+from project.loggers import tensorboards
 from project.reports.curves import CURVES, draw_curves, save_figure
 from project.reports.predictions import Predictions, draw_confusion, draw_grid, draw_hardest
 from project.run import monitor_mode
@@ -70,10 +71,9 @@ class PredictionGrid(Callback):
         for name, figure in figures.items():
             png = save_figure(figure, run / f"{name}.png")
             pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
-            for logger in trainer.loggers:
-                if isinstance(logger, TensorBoardLogger):  # at the step of the epoch's metrics
-                    place = {"global_step": trainer.global_step - 1, "dataformats": "HWC"}
-                    logger.experiment.add_image(f"val/{name}", pixels, **place)
+            for logger in tensorboards(trainer):  # at the step of the epoch's metrics
+                step = trainer.global_step - 1
+                logger.experiment.add_image(f"val/{name}", pixels, step, dataformats="HWC")
 
 
 class CurvesMonitor(Callback):
@@ -133,12 +133,8 @@ def run_folder(trainer: L.Trainer) -> Path:
 
 @torch.no_grad()
 def predict_validation(trainer: L.Trainer, model: L.LightningModule) -> Predictions | None:
-    """Evaluate a model on the run's validation batches, each rank on its share of them.
-
-    Args:
-        trainer: Of the run; all ranks call this at the same time.
-        model: It is the same afterwards.
-    """
+    """Evaluate a model, which stays as it is, on the run's validation batches; all ranks call this
+    at the same time, each for its share."""
     data = trainer.datamodule  # type: ignore[attr-defined]
     if not isinstance(data, ImageDataModule) or "val" not in data.sets:
         return None
