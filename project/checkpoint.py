@@ -63,10 +63,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         what = f"{path} is damaged or no checkpoint ({cause}){_newest_whole(path)}"
         raise ValueError(what) from error
     except pickle.UnpicklingError as error:
-        what = (
-            f"{path} was refused: it holds more than tensors and plain values, and could run code"
-        )
-        raise ValueError(what) from error
+        what = f"{path} holds more than tensors and plain values, so that loading could run code"
+        raise ValueError(f"{what}: it was refused, and nothing in it was run") from error
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise ValueError(f"{path} is no checkpoint of a run: it has no state_dict")
     return checkpoint
@@ -102,11 +100,11 @@ def check_fits(path: Path, checkpoint: dict[str, Any], model: nn.Module) -> None
     if differing := _differing(checkpoint, model):
         name = differing[0]
         saved, wanted = checkpoint["state_dict"].get(name), model.state_dict().get(name)
-        shapes = ["absent" if t is None else tuple(t.shape) for t in (saved, wanted)]
+        old, new = ("absent" if t is None else tuple(t.shape) for t in (saved, wanted))
         raise ValueError(
             f"{path} holds another model than {type(model).__name__}: {len(differing)} tensors "
-            f"differ, such as {name}, {shapes[0]} in the file and {shapes[1]} in the model. Use "
-            "the config of its run: --run FOLDER"
+            f"differ, such as {name}, {old} in the file and {new} in the model. Use the config of "
+            "its run: --run FOLDER"
         )
 
 

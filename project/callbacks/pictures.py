@@ -53,9 +53,8 @@ class PredictionGrid(Callback):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         record = find_record(trainer)
         best = record.record["best_epoch"] if record else None  # whose weights are restored then
-        self._draw(
-            trainer, pl_module, "last weights" if best is None else f"best epoch {best}, from 0"
-        )
+        title = "last weights" if best is None else f"best epoch {best}, from 0"
+        self._draw(trainer, pl_module, title)
 
     def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule, title: str) -> None:
         run = run_folder(trainer)
@@ -71,8 +70,8 @@ class PredictionGrid(Callback):
         for name, figure in figures.items():
             png = save_figure(figure, run / f"{name}.png")
             pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
-            for logger in tensorboards(trainer):  # at the step of the epoch's metrics
-                step = trainer.global_step - 1
+            step = trainer.global_step - 1  # of the epoch's metrics
+            for logger in tensorboards(trainer):
                 logger.experiment.add_image(f"val/{name}", pixels, step, dataformats="HWC")
 
 
@@ -136,10 +135,8 @@ def predict_validation(trainer: L.Trainer, model: L.LightningModule) -> Predicti
     """Evaluate a model, which stays as it is, on the run's validation batches; all ranks call this
     at the same time, each for its share."""
     data = trainer.datamodule  # type: ignore[attr-defined]
-    if not isinstance(data, ImageDataModule) or "val" not in data.sets:
-        return None
     num_batches = int(sum(trainer.num_val_batches))
-    if num_batches == 0:
+    if not isinstance(data, ImageDataModule) or "val" not in data.sets or num_batches == 0:
         return None
     loader: Any = data.val_dataloader()  # another one than the trainer's, which has a position
     _, labels, indices = data.sets["val"]
@@ -155,10 +152,9 @@ def predict_validation(trainer: L.Trainer, model: L.LightningModule) -> Predicti
             logits = model(images).float()
         probabilities, classes = logits.softmax(1).max(1)
         losses = F.cross_entropy(logits, targets, reduction="none")
+        own = slice(trainer.global_rank, None, trainer.world_size)
         share = said[k * loader.batch_size :][: loader.batch_size]
-        share[trainer.global_rank :: trainer.world_size] = torch.stack(
-            (classes, probabilities, losses), 1
-        )
+        share[own] = torch.stack((classes, probabilities, losses), 1)
     for module, mode in modes:
         module.training = mode
     classes, probabilities, losses = trainer.strategy.reduce(said, reduce_op="sum").cpu().unbind(1)

@@ -38,12 +38,12 @@ class RunRecord(Callback):
         self.run, self.config = run, config  # in plain types
         self.command = command  # the arguments of the command line
         self.record: dict[str, Any] = {}
-        self.start = self.seconds = 0.0
+        self.start = 0.0  # earlier by the seconds before the run was resumed
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.start = time.monotonic()
         before = read_record(self.run) if (self.run / RECORD).is_file() else {}  # of a resumed run
-        self.seconds = before.get("seconds") or 0.0
+        seconds = before.get("seconds") or 0.0
+        self.start = time.monotonic() - seconds
         data = trainer.datamodule  # type: ignore[attr-defined]
         sets = getattr(data, "sets", {})
         self.record = {
@@ -59,7 +59,7 @@ class RunRecord(Callback):
             "device": _device_name(trainer.strategy.root_device),
             "precision": str(trainer.precision),
             "world_size": trainer.world_size,
-            "seconds": self.seconds,
+            "seconds": seconds,
             **dict.fromkeys(("epochs", "best_epoch", "stopped_by")),
             "metrics": {},
             "tested": before.get("tested", 0),
@@ -97,9 +97,8 @@ class RunRecord(Callback):
             release_run(self.run)
 
     def _finish(self, trainer: L.Trainer, stopped_by: str) -> None:
-        seconds = round(self.seconds + time.monotonic() - self.start, 3)
-        epochs = trainer.current_epoch
-        self.record |= {"seconds": seconds, "epochs": epochs, "stopped_by": stopped_by}
+        self.record["seconds"] = round(time.monotonic() - self.start, 3)
+        self.record |= {"epochs": trainer.current_epoch, "stopped_by": stopped_by}
         if self.record["best_epoch"] is None:
             self._take_best()
         if trainer.is_global_zero:
