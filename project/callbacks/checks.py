@@ -45,10 +45,9 @@ def describe(verdicts: Sequence[Verdict]) -> str:
     """A table: whether each check passed, and the diagnosis or the numbers."""
     lines = []
     for verdict in verdicts:
-        facts = ", ".join(
-            f"{name} {np.round(value, 4)}" for name, value in verdict.measured.items()
-        )
-        lines.append(f"{'passed' if verdict.passed else 'FAILED'}  {verdict.name:<18}  {facts}")
+        facts = [f"{name} {np.round(value, 4)}" for name, value in verdict.measured.items()]
+        word = "passed" if verdict.passed else "FAILED"
+        lines.append(f"{word}  {verdict.name:<18}  {', '.join(facts)}")
         lines += [f"        {line}" for line in textwrap.wrap(verdict.diagnosis, 90)]
     return "\n".join(lines)
 

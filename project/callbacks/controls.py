@@ -9,14 +9,7 @@ from lightning.pytorch.callbacks import Callback, LambdaCallback
 from torch.utils.data import DataLoader
 
 from project.callbacks.checks import Check, InitLossCheck, OverfitOneBatch, Verdict, label_entropy
-from project.callbacks.rehearsal import (
-    copy_of,
-    few,
-    layers_in_mode,
-    rehearse,
-    small_trainer,
-    unseen,
-)
+from project.callbacks.rehearsal import bare_trainer, copy_of, few, layers_in_mode, rehearse, unseen
 from project.data.datamodule import ImageDataModule
 from project.data.loader import Batch
 
@@ -67,7 +60,7 @@ class EvaluationCheck(Check):
         batchings: Any = ([batch], [batch], uneven)
         with unseen():
             once, again, in_parts = (
-                small_trainer(trainer, callbacks=[watcher]).validate(
+                bare_trainer(trainer, callbacks=[watcher]).validate(
                     twin, DataLoader(batches, batch_size=None), verbose=False
                 )[0]
                 for batches in batchings

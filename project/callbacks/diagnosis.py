@@ -47,9 +47,7 @@ class Diagnosis:
     seen: Witness
     # Of the layers, in the order in which the batch passes through them:
     not_finite: list[str] = field(default_factory=list)  # outputs
-    dead: dict[str, float] = field(
-        default_factory=dict
-    )  # share of a ReLU's units that are always 0
+    dead: dict[str, float] = field(default_factory=dict)  # share of a ReLU's units that stay 0
     hidden: list[str] = field(default_factory=list)  # trainable, and no parts of the model
 
     def __post_init__(self) -> None:
@@ -154,9 +152,7 @@ class Diagnosis:
             right = f"all predictions are right while the loss stays at {loss:.3g}"
             yield f"{right}: {bounds}, or {term}"
         if fmean(seen.gaps) > GAP:
-            found = (
-                f"the loss, {loss:.3g}, is not the cross-entropy of outputs and labels, {plain:.3g}"
-            )
+            found = f"the loss, {loss:.3g}, is not the cross-entropy of the outputs, {plain:.3g}"
             yield f"{found}: the step has labels that do not belong to its images, or another loss"
 
     def _movement(self) -> float:

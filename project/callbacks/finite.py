@@ -72,9 +72,7 @@ class FiniteCheck(Callback):
         losses, places = zip(*self._pending, strict=True)
         self._pending.clear()
         # The mean is not finite where the loss of one rank is not: all stop, and at the same step.
-        means: Any = trainer.strategy.reduce(
-            torch.stack(losses).float().flatten(), reduce_op="mean"
-        )
+        means: Any = trainer.strategy.reduce(torch.stack(losses).float().flatten())
         for loss, (step, epoch, batch) in zip(means.tolist(), places, strict=True):
             if not math.isfinite(loss):
                 what = f"the training loss is {loss} at step {step} (epoch {epoch}, batch {batch})"

@@ -150,7 +150,7 @@ def first_examples(trainer: L.Trainer, split: Split, size: int) -> Batch | None:
     return (images[:size], labels[:size]) if is_classes else None
 
 
-def small_trainer(trainer: L.Trainer, **kwargs: Any) -> L.Trainer:
+def bare_trainer(trainer: L.Trainer, **kwargs: Any) -> L.Trainer:
     """A trainer with the device, precision and clipping of another, that leaves nothing behind."""
     device = trainer.strategy.root_device
     off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
@@ -186,7 +186,7 @@ def rehearse(
     twin = copy_of(model)
     witness = Witness(batch[1], getattr(model, "label_smoothing", 0.0), enough)
     with unseen():
-        small = small_trainer(
+        small = bare_trainer(
             trainer,
             max_steps=steps,
             max_epochs=trainer.max_epochs,  # the length of some schedules
