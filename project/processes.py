@@ -20,7 +20,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 # By what gloo, NCCL and torch's stores say; few of these have an exception of their own.
 SENTENCES = {
-    "EADDRINUSE|[Aa]ddress already in use": ("port {port} is taken: set MASTER_PORT to a free one"),
+    "EADDRINUSE|[Aa]ddress already in use": "port {port} is taken: set MASTER_PORT to a free one",
     "clients joined|failed to connect|trying to connect|timed out connecting": (
         "process {rank} did not meet the others at {address}:{port}: are all started, and can each "
         "machine reach that port? MASTER_ADDR and MASTER_PORT choose it, and --max_wait_s how long "
@@ -42,9 +42,7 @@ def join(strategy: Any, max_wait_s: float) -> None:
 
     A torchrun that restarts its processes keeps the store with the addresses of those before. Some
     of the new ones connect to them and fail (pytorch#167288, torch 2.14.1), so that here the keys
-    of each start are apart.
-
-    The bound is one for meeting, and one for each collective operation.
+    of each start are apart. The bound is for meeting, and for each collective operation.
     """
     if not isinstance(strategy, DDPStrategy):
         return

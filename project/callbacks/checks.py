@@ -77,7 +77,7 @@ class Check(Callback, ABC):
         """The verdict on a run that is set up; one without class labels passes."""
         batch = first_examples(trainer, self.split, self.examples)
         if batch is None or not model.automatic_optimization:
-            return self.skipped("no class labels, or manual optimisation")
+            return self.skipped("no examples with class labels, or manual optimisation")
         return self.look(trainer, model, batch)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -135,7 +135,8 @@ def first_examples(trainer: L.Trainer, split: Split, size: int) -> Batch | None:
         batch = data.examples(split, size) if split in data.sets else None
     else:
         loop = trainer.fit_loop if split == "train" else trainer.fit_loop.epoch_loop.val_loop
-        loader = loop._data_source.dataloader()
+        source = loop._data_source
+        loader = source.dataloader() if source.is_defined() else []
         with unseen():
             if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
                 generator = torch.Generator().manual_seed(0)
