@@ -53,24 +53,18 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint on the CPU. Nothing in the file is executed.
-
-    Raises:
-        ValueError: If the file is missing, damaged or no checkpoint.
-    """
+    """Read a checkpoint on the CPU. Nothing in the file is executed."""
     if not path.is_file():
         raise ValueError(f"there is no checkpoint {path}")
     try:
         checkpoint = _read(path)
     except DAMAGE as error:
         cause = (str(error) or type(error).__name__).splitlines()[0]
-        reason = f"{path} is damaged or no checkpoint ({cause})"
-        raise ValueError(reason + _newest_whole(path)) from error
+        what = f"{path} is damaged or no checkpoint ({cause}){_newest_whole(path)}"
+        raise ValueError(what) from error
     except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"{path} holds more than tensors and plain values, so that loading it could run code: "
-            "it was refused, and nothing in it was run"
-        ) from error
+        what = f"{path} holds more than tensors and plain values, so that loading could run code"
+        raise ValueError(f"{what}: it was refused, and nothing in it was run") from error
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise ValueError(f"{path} is no checkpoint of a run: it has no state_dict")
     return checkpoint
@@ -102,30 +96,22 @@ def _newest_whole(damaged: Path) -> str:
 
 
 def check_fits(path: Path, checkpoint: dict[str, Any], model: nn.Module) -> None:
-    """Compare names and shapes of the tensors.
-
-    Raises:
-        ValueError: If the checkpoint holds another model.
-    """
+    """Refuse a checkpoint of another model, by names and shapes of the tensors."""
     if differing := _differing(checkpoint, model):
         name = differing[0]
         saved, wanted = checkpoint["state_dict"].get(name), model.state_dict().get(name)
-        shapes = ["absent" if t is None else tuple(t.shape) for t in (saved, wanted)]
+        old, new = ("absent" if t is None else tuple(t.shape) for t in (saved, wanted))
         raise ValueError(
             f"{path} holds another model than {type(model).__name__}: {len(differing)} tensors "
-            f"differ, such as {name}, {shapes[0]} in the file and {shapes[1]} in the model. Use "
-            "the config of its run: --run FOLDER"
+            f"differ, such as {name}, {old} in the file and {new} in the model. Use the config of "
+            "its run: --run FOLDER"
         )
 
 
 def init_from(path: Path, model: nn.Module) -> str:
-    """Take the weights of a checkpoint and nothing else, to train them further as a new run.
+    """Take from a checkpoint all weights of the same name and shape, to train them as a new run.
 
-    Returns:
-        A sentence that says what was taken: all tensors of the same name and shape.
-
-    Raises:
-        ValueError: If none has the same name and shape.
+    Returns a sentence that says what was taken.
     """
     checkpoint = load_checkpoint(path)
     fresh = _differing(checkpoint, model)

@@ -1,6 +1,7 @@
 """The loggers of a run, which a resumed run goes on with."""
 
 import csv
+import math
 from pathlib import Path
 
 import lightning as L
@@ -12,6 +13,10 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 def is_rank_zero() -> bool:
     """Whether this is a run's first process, by the environment and so before it has a group."""
     return getattr(rank_zero_only, "rank", 0) == 0
+
+
+def tensorboards(trainer: L.Trainer) -> list[TensorBoardLogger]:
+    return [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
 
 
 def is_logged(trainer: L.Trainer) -> bool:
@@ -27,40 +32,25 @@ class _ContinuingWriter(ExperimentWriter):
 
     def _check_log_dir_exists(self) -> None:
         """Where Lightning deletes the file of before, drop what the resumed run writes again."""
+        if Path(self.metrics_file_path).is_file():
+            self._rewrite_with_new_header([], self.first_step)
+
+    def _rewrite_with_new_header(self, fieldnames: list[str], end: float = math.inf) -> None:
+        """Keep the rows of the steps before `end`; a kill leaves the old file or the new one."""
         path = Path(self.metrics_file_path)
-        if not path.is_file():
-            return
         lines = path.read_text().splitlines(keepends=True)
         rows = csv.DictReader(line for line in lines if line.endswith("\n"))  # not cut by a kill
-        kept = [row for row in rows if int(row["step"]) < self.first_step]
-        self.metrics_keys = list(rows.fieldnames or [])
-        self._replace(path, kept)
-
-    def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
-        path = Path(self.metrics_file_path)
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        self._replace(path, rows)
-
-    def _replace(self, path: Path, rows: list[dict[str, str]]) -> None:
-        """Rewrite the file so that a kill leaves the old one or the new one."""
+        self.metrics_keys = fieldnames or list(rows.fieldnames or [])
         partial = path.with_name(f".{path.name}")
         with partial.open("w", newline="") as file:
             writer = csv.DictWriter(file, self.metrics_keys)
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows(row for row in rows if int(row["step"]) < end)
         partial.replace(path)
 
 
 class ContinuingCSVLogger(CSVLogger):
-    """CSVLogger whose `metrics.csv` has each row once, also after the run was resumed.
-
-    Args:
-        save_dir: Folder of all runs.
-        name: Of the run.
-        version: Of the run.
-        first_step: Optimiser step at which the run is resumed.
-    """
+    """CSVLogger whose `metrics.csv` has each row once, also after a resume at `first_step`."""
 
     def __init__(self, save_dir: str, name: str, version: str, first_step: int) -> None:
         super().__init__(save_dir, name, version)

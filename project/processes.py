@@ -18,11 +18,22 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import distributed
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-# What gloo, NCCL and torch's stores say; few of these have an exception of their own.
-TAKEN = re.compile("EADDRINUSE|address already in use", re.I)
-ABSENT = re.compile("clients joined|failed to connect|trying to connect|timed out connecting")
-SLOW = re.compile(r"Timed out waiting \d+ms|Timeout\(ms\)|timeout caused pair closure|Wait timeout")
-GONE = re.compile(r"closed by peer|reset by peer|Broken pipe|remote process exited|gloo/transport")
+# By what gloo, NCCL and torch's stores say; few of these have an exception of their own.
+SENTENCES = {
+    "EADDRINUSE|[Aa]ddress already in use": "port {port} is taken: set MASTER_PORT to a free one",
+    "clients joined|failed to connect|trying to connect|timed out connecting": (
+        "process {rank} did not meet the others at {address}:{port}: are all started, and can each "
+        "machine reach that port? MASTER_ADDR and MASTER_PORT choose it, and --max_wait_s how long "
+        "to wait ({what})"
+    ),
+    r"Timed out waiting \d+ms|Timeout\(ms\)|timeout caused pair closure|Wait timeout": (
+        "process {rank} waited in vain for another one, which hangs or takes longer than "
+        "--max_wait_s ({what})"
+    ),
+    "closed by peer|reset by peer|Broken pipe|remote process exited|gloo/transport": (
+        "process {rank} has lost another one of the run, whose own error is the cause"
+    ),
+}
 GRACE_S = 5
 
 
@@ -31,11 +42,7 @@ def join(strategy: Any, max_wait_s: float) -> None:
 
     A torchrun that restarts its processes keeps the store with the addresses of those before. Some
     of the new ones connect to them and fail (pytorch#167288, torch 2.14.1), so that here the keys
-    of each start are apart.
-
-    Args:
-        strategy: Of the trainer.
-        max_wait_s: Seconds, for meeting and for each collective operation.
+    of each start are apart. The bound is for meeting, and for each collective operation.
     """
     if not isinstance(strategy, DDPStrategy):
         return
@@ -82,36 +89,19 @@ def end_children(trainer: L.Trainer) -> None:
 
 def lost(error: BaseException) -> str:
     """One sentence for an error in meeting other processes or in waiting for them, or nothing."""
-    rank, text = getattr(rank_zero_only, "rank", 0), str(error)
-    what = text.partition("\n")[0]
-    place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-    if TAKEN.search(text):
-        return f"port {place.rpartition(':')[2]} is taken: set MASTER_PORT to a free one"
-    if ABSENT.search(text):
-        return (
-            f"process {rank} did not meet the others at {place}: are all started, and can each "
-            "machine reach that port? MASTER_ADDR and MASTER_PORT choose it, and --max_wait_s how "
-            f"long to wait ({what})"
-        )
-    if SLOW.search(text):
-        return (
-            f"process {rank} waited in vain for another one, which hangs or takes longer than "
-            f"--max_wait_s ({what})"
-        )
-    if GONE.search(text):
-        return f"process {rank} has lost another one of the run, whose own error is the cause"
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    rank, what = getattr(rank_zero_only, "rank", 0), str(error).partition("\n")[0]
+    for said, sentence in SENTENCES.items():
+        if re.search(said, str(error)):
+            return sentence.format(address=address, port=port, rank=rank, what=what)
     return ""
 
 
 class SameStart(Callback):
-    """Refuses a run whose processes would go on from different checkpoints.
-
-    Args:
-        start: What this process goes on from, in words.
-    """
+    """Refuses a run whose processes would go on from different checkpoints."""
 
     def __init__(self, start: str) -> None:
-        self.start = start
+        self.start = start  # what this process goes on from, in words
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         first = trainer.strategy.broadcast(self.start)

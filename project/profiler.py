@@ -19,6 +19,11 @@ PARTS = {
 WITHIN_BACKWARD = r"\[Callback\].*\.on_(before|after)_backward$"
 WITHIN_OPTIMIZER = r"\[Callback\].*\.on_before_(optimizer_step|zero_grad)$"
 WAITING, LOOP = 0.2, 0.4  # shares of a step that are worth a word
+DATA = """It waits for data: keep the images in memory (--data.memory_budget), read them with more
+processes (--data.num_workers), or change them less (--data.augment)."""
+PYTHON = "Much of it is Python around the arithmetic, of which a larger --data.batch_size has less."
+ARITHMETIC = """It is arithmetic: --trainer.precision bf16-mixed, a smaller network or a faster
+device shorten it."""
 
 
 class StepProfiler(SimpleProfiler):
@@ -39,8 +44,7 @@ class StepProfiler(SimpleProfiler):
         if steps < 1:
             return {}
         found = {name: self._per_step(pattern, steps) for name, pattern in PARTS.items()}
-        whole = mean(self.recorded_durations["run_training_batch"][1:])
-        found["Lightning's loop"] = whole - found["optimiser"]
+        found["Lightning's loop"] = self._per_step("run_training_batch", steps) - found["optimiser"]
         found["optimiser"] -= found["forward and loss"] + found["backward"]
         found["optimiser"] -= self._per_step(WITHIN_OPTIMIZER, steps)
         found["backward"] -= self._per_step(WITHIN_BACKWARD, steps)
@@ -56,24 +60,10 @@ class StepProfiler(SimpleProfiler):
         if not parts:
             return "A profile needs two training steps or more."
         step = sum(parts.values())
-        ordered = sorted(parts.items(), key=lambda part: -part[1])
-        lines = [f"{1e3 * s:9.3f} ms {s / step:6.1%}  {name}" for name, s in ordered]
-        head = f"A training step of {1e3 * step:.3f} ms:"
-        return "\n".join([head, *lines, self._advice(parts, step)])
-
-    @staticmethod
-    def _advice(parts: dict[str, float], step: float) -> str:
+        lines = [f"A training step of {1e3 * step:.3f} ms:"]
+        for name, seconds in sorted(parts.items(), key=lambda part: -part[1]):
+            lines.append(f"{1e3 * seconds:9.3f} ms {seconds / step:6.1%}  {name}")
         if parts["reading the batch"] > WAITING * step:
-            return (
-                "It waits for data: keep the images in memory (--data.memory_budget), read them "
-                "with more processes (--data.num_workers), or change them less (--data.augment)."
-            )
-        if parts["callbacks"] + parts["Lightning's loop"] > LOOP * step:
-            return (
-                "Much of it is Python around the arithmetic: a larger --data.batch_size has less "
-                "of it for each image."
-            )
-        return (
-            "It is arithmetic: --trainer.precision bf16-mixed, a smaller network or a faster "
-            "device shorten it."
-        )
+            return "\n".join([*lines, DATA])
+        around = parts["callbacks"] + parts["Lightning's loop"]
+        return "\n".join([*lines, PYTHON if around > LOOP * step else ARITHMETIC])

@@ -8,31 +8,13 @@ from project.callbacks.checkpoints import (
 )
 from project.callbacks.checks import InitLossCheck, MonitorCheck, OverfitOneBatch
 from project.callbacks.finite import FiniteCheck
-from project.callbacks.monitors import (
-    StepMonitor,
-    TensorBoardRecord,
-    WeightHistogramMonitor,
-)
+from project.callbacks.monitors import StepMonitor, TensorBoardRecord, WeightHistogramMonitor
 from project.callbacks.pictures import CurvesMonitor, PredictionGrid
 from project.callbacks.progress import ProgressBar
 from project.callbacks.rng import RNGState
 from project.callbacks.run_record import RunRecord
 
-__all__ = [
-    "BestCheckpoint",
-    "CurvesMonitor",
-    "EarlyStopping",
-    "FiniteCheck",
-    "InitLossCheck",
-    "LastCheckpoint",
-    "MonitorCheck",
-    "OverfitOneBatch",
-    "PredictionGrid",
-    "ProgressBar",
-    "RNGState",
-    "RunRecord",
-    "StepMonitor",
-    "TensorBoardRecord",
-    "WeightHistogramMonitor",
-    "run_checkpoints",
-]
+__all__ = ["BestCheckpoint", "EarlyStopping", "LastCheckpoint", "RNGState", "run_checkpoints"]
+__all__ += ["FiniteCheck", "InitLossCheck", "MonitorCheck", "OverfitOneBatch"]
+__all__ += ["CurvesMonitor", "PredictionGrid", "ProgressBar", "RunRecord", "StepMonitor"]
+__all__ += ["TensorBoardRecord", "WeightHistogramMonitor"]

@@ -33,26 +33,21 @@ class BestCheckpoint(callbacks.ModelCheckpoint):
     """ModelCheckpoint that goes on in a folder of before, also where that was moved."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Checkpoint directory .* is not empty")
+        with warnings.catch_warnings(action="ignore"):  # that the folder is not empty
             super().setup(trainer, pl_module, stage)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         folder = Path(str(self.dirpath))
-        best = Path(state_dict["best_model_path"])
-        if best.is_file() and not (folder / best.name).exists():  # a new run from an old checkpoint
+        before = Path(state_dict["best_model_path"])
+        best = folder / before.name
+        if before.is_file() and not best.exists():  # a new run from an old checkpoint
             folder.mkdir(parents=True, exist_ok=True)
-            shutil.copy(best, folder)
-        if not (folder / best.name).is_file():
-            return  # without its file the best score would never be beaten
-
-        def here(path: str) -> str:
-            return str(folder / Path(path).name) if path else ""
-
-        moved = {k: here(v) for k, v in state_dict.items() if k.endswith("_path")}
-        models = {here(path): score for path, score in state_dict["best_k_models"].items()}
-        place = {"dirpath": self.dirpath, "best_k_models": models}
-        super().load_state_dict(state_dict | moved | place)
+            shutil.copy(before, best)
+        if best.is_file():  # without its file the best score would never be beaten
+            score = state_dict["best_model_score"]
+            here = {"dirpath": self.dirpath, "best_k_models": {str(best): score}}
+            here |= dict.fromkeys(("best_model_path", "kth_best_model_path"), str(best))
+            super().load_state_dict(state_dict | here)
 
 
 class EarlyStopping(callbacks.EarlyStopping):
@@ -89,19 +84,18 @@ class LastCheckpoint(callbacks.Checkpoint):
         self._signum = 0
         self._step, self._time = 0, 0.0  # of the newest save
 
-    def on_sanity_check_start(self, *_: Any) -> None:
-        self._take_signals()
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._step, self._time = trainer.global_step, time.monotonic()
-        self._take_signals()  # a run resumed within an epoch has no sanity check
-
-    def _take_signals(self) -> None:
+    def _take_signals(self, *_: Any, **__: Any) -> None:
         """Replace Lightning's handlers, which exit with 0, or save in the middle of a step. At the
         end Lightning puts back those that it has found."""
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 signal.signal(number, self._handle)
+
+    on_sanity_check_start = _take_signals
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._step, self._time = trainer.global_step, time.monotonic()
+        self._take_signals()  # a run resumed within an epoch has no sanity check
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         self._signum = signum
@@ -114,7 +108,9 @@ class LastCheckpoint(callbacks.Checkpoint):
             self._save(trainer)
 
     def on_validation_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
-        if not trainer.sanity_checking and self._agree(trainer, self._signum > 0):
+        if trainer.sanity_checking:
+            return
+        if trainer.strategy.reduce_boolean_decision(self._signum > 0, all=False):
             # As if validation stood in its first batch: a resumed run then repeats all of it.
             progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
             progress.reset()
@@ -127,13 +123,9 @@ class LastCheckpoint(callbacks.Checkpoint):
 
     def _is_due(self, trainer: L.Trainer) -> bool:
         minutes = (time.monotonic() - self._time) / 60
-        due = self._signum > 0 or 0 < self.every_n_minutes <= minutes
         if 0 < self.every_n_steps <= trainer.global_step - self._step:
             return True  # on all ranks alike
-        return self._agree(trainer, due)
-
-    @staticmethod
-    def _agree(trainer: L.Trainer, due: bool) -> bool:
+        due = self._signum > 0 or 0 < self.every_n_minutes <= minutes
         return trainer.strategy.reduce_boolean_decision(due, all=False)
 
     @staticmethod
@@ -141,8 +133,7 @@ class LastCheckpoint(callbacks.Checkpoint):
         """Whether Lightning can go on from here: not with gradients half accumulated, and not where
         validation comes next, which a resumed run would leave out."""
         loop = trainer.fit_loop.epoch_loop
-        fetcher = trainer.fit_loop._data_fetcher
-        assert fetcher is not None
+        fetcher: Any = trainer.fit_loop._data_fetcher
         followed = loop.batch_progress.is_last_batch or loop._should_check_val_fx(fetcher)
         return not (followed or loop._should_accumulate())
 
@@ -159,12 +150,7 @@ class LastCheckpoint(callbacks.Checkpoint):
 
 def run_checkpoints(run: Path, monitor: str, last: LastCheckpoint) -> list[callbacks.Callback]:
     """The two checkpoints of a run folder, in the order in which the last knows the best."""
-    best = BestCheckpoint(
-        dirpath=run / BEST.parent,
-        filename=BEST.stem,
-        monitor=monitor,
-        mode=monitor_mode(monitor),
-        enable_version_counter=False,
-    )
+    mode = monitor_mode(monitor)
+    options: dict[str, Any] = {"monitor": monitor, "mode": mode, "enable_version_counter": False}
     last.path = run / LAST
-    return [best, last]
+    return [BestCheckpoint(run / BEST.parent, BEST.stem, **options), last]

@@ -12,19 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from project.callbacks.diagnosis import Diagnosis, smoothing_floor
-from project.callbacks.rehearsal import Batch, Witness, first_examples, rehearse
+from project.callbacks.diagnosis import GAP, Diagnosis, smoothing_floor
+from project.callbacks.rehearsal import Witness, first_examples, rehearse
+from project.data.loader import Batch
 from project.data.stream import Split
 
 # Over 100 seeds of the MLP and 20 of ResNet18, the loss of 128 examples is 0.12 ± 0.06 above ln C,
 # from -0.03 to 0.32: the bounds are nine standard deviations above the mean and seven below it.
 ABOVE, BELOW = 0.7, 0.3
-GAP = 0.02  # by which a loss is not the cross-entropy of outputs and labels
 FAR = 4  # times ln C below which any loss leaks, and times less than the sum of the batch
 SLOW = 0.75  # of the first loss: a model that is below it and still falls does learn
 NEAR_ZERO = 0.05  # of ln C: the right class has a probability of 0.89, of 10 classes
@@ -44,16 +45,11 @@ def describe(verdicts: Sequence[Verdict]) -> str:
     """A table: whether each check passed, and the diagnosis or the numbers."""
     lines = []
     for verdict in verdicts:
-        facts = ", ".join(f"{k} {_brief(v)}" for k, v in verdict.measured.items())
-        lines.append(f"{'passed' if verdict.passed else 'FAILED'}  {verdict.name:<18}  {facts}")
+        facts = [f"{name} {np.round(value, 4)}" for name, value in verdict.measured.items()]
+        word = "passed" if verdict.passed else "FAILED"
+        lines.append(f"{word}  {verdict.name:<18}  {', '.join(facts)}")
         lines += [f"        {line}" for line in textwrap.wrap(verdict.diagnosis, 90)]
     return "\n".join(lines)
-
-
-def _brief(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(_brief, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def write_verdicts(path: Path, verdicts: Sequence[Verdict]) -> None:
@@ -67,14 +63,11 @@ def write_verdicts(path: Path, verdicts: Sequence[Verdict]) -> None:
 class Check(Callback, ABC):
     """Refuses a new run if its verdict is bad. Model, data and random state stay as they are.
 
-    Args:
-        examples: Number of examples that are looked at, without augmentation.
+    A concrete class says which examples, without augmentation, it looks at, and how.
     """
 
     split: Split = "train"
-
-    def __init__(self, examples: int = 1) -> None:
-        self.examples = examples
+    examples = 1
 
     @abstractmethod
     def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
@@ -82,26 +75,24 @@ class Check(Callback, ABC):
 
     def measure(self, trainer: L.Trainer, model: L.LightningModule) -> Verdict:
         """The verdict on a run that is set up; one without class labels passes."""
-        if not model.automatic_optimization:
-            return self.skipped("manual optimisation")
         batch = first_examples(trainer, self.split, self.examples)
-        if batch is None:
-            return self.skipped("there are no class labels")
+        if batch is None or not model.automatic_optimization:
+            return self.skipped("no examples with class labels, or manual optimisation")
         return self.look(trainer, model, batch)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.ckpt_path is None:  # a run that goes on was looked at when it began
-            rank_zero_info(f"Pre-flight: {type(self).__name__}")
-            verdict = self.measure(trainer, pl_module)
-            if not verdict.passed:
-                raise ValueError(
-                    f"this run was not started: {verdict.diagnosis} ({verdict.name}; to start it "
-                    "all the same: --preflight false)"
-                )
+        if trainer.ckpt_path is not None:
+            return  # a run that goes on was looked at when it began
+        rank_zero_info(f"Pre-flight: {type(self).__name__}")
+        verdict = self.measure(trainer, pl_module)
+        if not verdict.passed:
+            raise ValueError(
+                f"this run was not started: {verdict.diagnosis} ({verdict.name}; to start it all "
+                "the same: --preflight false)"
+            )
 
     def verdict(self, fault: str, **measured: Any) -> Verdict:
-        rounded = {k: round(v, 6) if isinstance(v, float) else v for k, v in measured.items()}
-        return Verdict(type(self).__name__, not fault, fault, rounded)
+        return Verdict(type(self).__name__, not fault, fault, measured)
 
     def skipped(self, reason: str) -> Verdict:
         return Verdict(type(self).__name__, True, f"skipped: {reason}")
@@ -119,44 +110,37 @@ class InitLossCheck(Check):
     The loss is that of the model's own training step, in training mode and in the run's precision.
     It may be lower than ln C by as much as the classes are unequal in number. Of a loss that is not
     the cross-entropy of the outputs, only the order of magnitude is looked at.
-
-    Args:
-        examples: Number of training examples, without augmentation.
     """
 
-    def __init__(self, examples: int = 128) -> None:
-        super().__init__(examples)
+    examples = 128
 
     def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
-        smoothing = getattr(model, "label_smoothing", 0.0)
-        witness = Witness(batch[1], smoothing=smoothing)
-        rehearse(trainer, model, batch, 1, witness)
-        classes = getattr(model, "num_classes", int(batch[1].max()) + 1)
-        low, high = label_entropy(batch[1]) - BELOW, math.log(classes) + ABOVE
-        if witness.error or not witness.losses:  # OverfitOneBatch says where it comes from
-            return self.verdict(witness.error or "training_step gives no loss")
-        loss = witness.losses[0]
-        if witness.logits is not None and witness.gap > GAP:  # another loss, or one more term
-            low, high = math.log(classes) / FAR, len(batch[1]) * math.log(classes) / FAR
-        fault = "" if low <= loss <= high else self._why(loss, classes, len(batch[1]), witness)
-        return self.verdict(fault, loss=loss, expected=math.log(classes), low=low, high=high)
+        labels = batch[1]
+        seen, _ = rehearse(trainer, model, batch, 1)
+        if seen.error:
+            return self.verdict(seen.error)
+        loss, classes = seen.losses[0], getattr(model, "num_classes", int(labels.max()) + 1)
+        expected = math.log(classes)
+        low, high = label_entropy(labels) - BELOW, expected + ABOVE
+        if seen.gaps and seen.gaps[0] > GAP:  # another loss, or one more term
+            low, high = expected / FAR, len(labels) * expected / FAR
+        fault = "" if low <= loss <= high else self._why(loss, classes, seen)
+        return self.verdict(fault, loss=loss, expected=expected, low=low, high=high)
 
     @staticmethod
-    def _why(loss: float, classes: int, examples: int, witness: Witness) -> str:
+    def _why(loss: float, classes: int, seen: Witness) -> str:
         expected = math.log(classes)
         found = f"the untrained loss is {loss:.3g}, where ln {classes} = {expected:.3g} is expected"
-        outputs = classes if witness.logits is None else witness.logits.shape[1]
+        outputs = classes if seen.logits is None else seen.logits.shape[1]
         if loss < 0:
             return f"{found}: cross-entropy is never negative (nll_loss wants log_softmax)"
         if loss < expected:
-            return (
-                f"{found}: the labels reach the loss without being learnt, or it is trained already"
-            )
-        if abs(loss / examples - expected) < ABOVE:
+            return f"{found}: the labels reach the loss without being learnt, or it is trained"
+        if abs(loss / len(seen.labels) - expected) < ABOVE:
             return f"{found}: it is summed over the batch and not averaged"
         if outputs != classes and abs(loss - math.log(outputs)) < ABOVE:
             return f"{found}: the model has {outputs} outputs for {classes} classes"
-        spread = "" if witness.logits is None else f", with a spread of {witness.logits.std():.2g}"
+        spread = "" if seen.logits is None else f", with a spread of {seen.logits.std():.2g}"
         return f"{found}: the outputs are too large{spread}: normalise the inputs, or start smaller"
 
 
@@ -166,45 +150,36 @@ class OverfitOneBatch(Check):
     A copy is trained on a fixed batch by the run's own training step, precision, clipping and
     optimiser, at its learning rate without the schedule and without augmentation, until the loss is
     near zero and each prediction right. Whoever learns slowly but surely passes as well.
-
-    Args:
-        examples: Size of the batch.
-        num_steps: Optimiser steps after which it must be done.
     """
 
-    def __init__(self, examples: int = 32, num_steps: int = 200) -> None:
-        super().__init__(examples)
-        self.num_steps = num_steps
+    examples = 32
+    num_steps = 200  # after which it must be done
 
     def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
         start = time.monotonic()
-        smoothing = getattr(model, "label_smoothing", 0.0)
         classes = getattr(model, "num_classes", int(batch[1].max()) + 1)
-        floor = smoothing_floor(smoothing, classes)
-        witness = Witness(batch[1], floor + NEAR_ZERO * math.log(classes), smoothing)
-        trained = rehearse(trainer, model, batch, self.num_steps, witness)
-        diagnosis = Diagnosis(batch, model, trained, witness, trainer.gradient_clip_val)
-        fault = diagnosis.fault()
-        if not fault and not witness.succeeded:
-            fell = witness.losses[-1] - floor < SLOW * (witness.losses[0] - floor)
-            fault = "" if fell and diagnosis.still_falling else diagnosis.why()
+        floor = smoothing_floor(getattr(model, "label_smoothing", 0.0), classes)
+        enough = floor + NEAR_ZERO * math.log(classes)
+        seen, trained = rehearse(trainer, model, batch, self.num_steps, enough)
+        diagnosis = Diagnosis(batch, model, trained, seen)
+        fault = next(diagnosis.faults(), "")
+        first, last = (seen.losses[0], seen.losses[-1]) if seen.losses else (math.nan, math.nan)
+        slow = last - floor < SLOW * (first - floor) and diagnosis.still_falling
+        if not (fault or seen.succeeded or slow):
+            fault = next(diagnosis.reasons())
         return self.verdict(
             fault,
-            steps=len(witness.losses),
-            loss_first=witness.losses[0] if witness.losses else math.nan,
-            loss_last=witness.losses[-1] if witness.losses else math.nan,
+            steps=len(seen.losses),
+            loss_first=first,
+            loss_last=last,
             floor=floor,
-            accuracy=witness.accuracy,
+            accuracy=seen.accuracy,
             seconds=time.monotonic() - start,
         )
 
 
 class MonitorCheck(Callback):
-    """Refuses a misspelt monitor before the first step, not after the first epoch.
-
-    Args:
-        monitor: Name of a metric; one of validation is looked for in the sanity check.
-    """
+    """Refuses a misspelt monitor after the sanity check, not after the first epoch."""
 
     def __init__(self, monitor: str) -> None:
         self.monitor = monitor

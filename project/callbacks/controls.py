@@ -1,36 +1,17 @@
 """Controls: checks of what a run should not depend on."""
 
-import copy
 import math
-import random
-from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
-import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback
-from torch import Tensor
+from lightning.pytorch.callbacks import Callback, LambdaCallback
 from torch.utils.data import DataLoader
 
-from project.callbacks.checks import (
-    Check,
-    InitLossCheck,
-    OverfitOneBatch,
-    Verdict,
-    label_entropy,
-)
-from project.callbacks.rehearsal import (
-    Batch,
-    Witness,
-    copy_of,
-    few,
-    mode_matters,
-    rehearse,
-    small_trainer,
-    unseen,
-)
+from project.callbacks.checks import Check, InitLossCheck, OverfitOneBatch, Verdict, label_entropy
+from project.callbacks.rehearsal import bare_trainer, copy_of, few, layers_in_mode, rehearse, unseen
 from project.data.datamodule import ImageDataModule
+from project.data.loader import Batch
 
 
 class ZeroInputCheck(Check):
@@ -39,17 +20,13 @@ class ZeroInputCheck(Check):
     That is the lowest cross-entropy of outputs that know how frequent each class is, and no more.
     """
 
-    def __init__(self, examples: int = 32, num_steps: int = 50) -> None:
-        super().__init__(examples)
-        self.num_steps = num_steps
+    examples = 32
 
     def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
         images, labels = batch
-        real, zeros = Witness(labels), Witness(labels)
-        rehearse(trainer, model, (images, labels), self.num_steps, real)
-        rehearse(trainer, model, (torch.zeros_like(images), labels), self.num_steps, zeros)
         loss, loss_of_zeros = (
-            w.cross_entropies[-1] if w.cross_entropies else math.inf for w in (real, zeros)
+            rehearse(trainer, model, (inputs, labels), 50)[0].cross_entropy
+            for inputs in (images, torch.zeros_like(images))
         )
         entropy = label_entropy(labels)
         fault = ""
@@ -67,40 +44,37 @@ class EvaluationCheck(Check):
     """Validation must give the same numbers twice, and however the examples are batched."""
 
     split = "val"
-
-    def __init__(self, examples: int = 128) -> None:
-        super().__init__(examples)
+    examples = 128
 
     def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
         images, labels = batch
         third = max(1, len(labels) // 3)
         uneven = [(images[:third], labels[:third]), (images[third:], labels[third:])]
         twin = copy_of(model)
-        before = copy.deepcopy(twin.cpu().state_dict())
-        modes = _TrainingModes()
+        training: list[str] = []
+
+        def watch(trainer: L.Trainer, twin: L.LightningModule, *_: Any) -> None:
+            training[:] = layers_in_mode(twin, training=True)
+
+        watcher = LambdaCallback(on_validation_batch_end=watch)
+        batchings: Any = ([batch], [batch], uneven)
         with unseen():
             once, again, in_parts = (
-                small_trainer(trainer, callbacks=[modes]).validate(
-                    twin,
-                    DataLoader(batches, batch_size=None),  # type: ignore[arg-type]
-                    verbose=False,
+                bare_trainer(trainer, callbacks=[watcher]).validate(
+                    twin, DataLoader(batches, batch_size=None), verbose=False
                 )[0]
-                for batches in ([batch], [batch], uneven)
+                for batches in batchings
             )
-        after = twin.cpu().state_dict()
-        changed = [name for name, value in after.items() if not torch.equal(value, before[name])]
         numbers = {name: [once[name], again[name], in_parts[name]] for name in once}
-        return self.verdict(self._why(modes.layers, changed, numbers), **numbers)
+        return self.verdict(self._why(training, numbers), **numbers)
 
     @staticmethod
-    def _why(training: list[str], changed: list[str], numbers: dict[str, list[float]]) -> str:
+    def _why(training: list[str], numbers: dict[str, list[float]]) -> str:
         if training:
             return (
                 f"{few(training)} is in training mode during validation: dropout is on and "
                 "BatchNorm learns from it; something calls train()"
             )
-        if changed:
-            return f"validation changes {few(changed)}"
         for name, (once, again, in_parts) in numbers.items():
             if once != again:
                 return f"{name} is {once:.6g} and then {again:.6g}: it draws random numbers"
@@ -112,41 +86,21 @@ class EvaluationCheck(Check):
         return ""
 
 
-class _TrainingModes(Callback):
-    """Names the layers that are in training mode at the end of a validation batch."""
-
-    def __init__(self) -> None:
-        self.layers: list[str] = []
-
-    def on_validation_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any
-    ) -> None:
-        modules = pl_module.named_modules()
-        self.layers = [n for n, m in modules if m.training and mode_matters(m)]
-
-
 class DataStreamCheck(Check):
     """The first training batch must be the same twice, whatever the global random state is."""
 
     def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
         if trainer.datamodule is None:  # type: ignore[attr-defined]
             return self.skipped("a loader is not made twice")
-        one, other = (self._first_batch(trainer, seed) for seed in (1, 2))
+        source = trainer.fit_loop._data_source
+        with unseen():  # if the first draws from the random state, the second finds another one
+            one, other = (next(iter(source.dataloader())) for _ in range(2))
         same = all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
         fault = (
             "two loaders of the same seed give other batches: the order or the augmentation draws "
             "from the global random state, so that no run can be repeated or resumed exactly"
         )
-        return self.verdict("" if same else fault, same=same)
-
-    @staticmethod
-    def _first_batch(trainer: L.Trainer, seed: int) -> Sequence[Tensor]:
-        with unseen():
-            torch.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed)
-            batch: Sequence[Tensor] = next(iter(trainer.fit_loop._data_source.dataloader()))
-        return batch
+        return self.verdict("" if same else fault)
 
 
 class SplitOverlapCheck(Check):
@@ -169,20 +123,21 @@ class SplitOverlapCheck(Check):
         return self.verdict(fault if shared else "", validation=len(val), shared=len(shared))
 
 
+CHECKS: list[type[Check]] = [InitLossCheck, OverfitOneBatch, ZeroInputCheck]
+CHECKS += [DataStreamCheck, SplitOverlapCheck, EvaluationCheck]
+
+
 class Preflight(Callback):
     """Carries out all checks at the start of a fit, which then ends without a step."""
 
     def __init__(self) -> None:
-        self.checks: list[Check] = [InitLossCheck(), OverfitOneBatch(), ZeroInputCheck()]
-        self.checks += [DataStreamCheck(), SplitOverlapCheck(), EvaluationCheck()]
         self.verdicts: list[Verdict] = []
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        for check in self.checks:
+        for check in CHECKS:
             try:
-                verdict = check.measure(trainer, pl_module)
+                verdict = check().measure(trainer, pl_module)
             except Exception as error:  # of the user's code, which may fail in one check alone
-                text = f"{type(error).__name__}: {error}"
-                verdict = Verdict(type(check).__name__, False, text)
+                verdict = Verdict(check.__name__, False, f"{type(error).__name__}: {error}")
             self.verdicts.append(verdict)
         trainer.fit_loop.epoch_loop.max_steps = 0

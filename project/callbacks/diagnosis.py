@@ -1,24 +1,26 @@
 """Why one batch could not be overfitted, in plain words, from what was measured."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 import lightning as L
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.utils import get_total_norm
 
-from project.callbacks.rehearsal import Batch, Witness, few
+from project.callbacks.rehearsal import Witness, few, unseen
+from project.data.loader import Batch
 
 DEAD = 0.9  # share of a layer's units that are 0 for every example
 FORGETTING = 0.01  # share of the weights that decays at a step; usual are 1e-5 to 1e-3
+GAP = 0.02  # by which a loss is not the cross-entropy of outputs and labels
+RISEN = 3  # times the first loss, where training diverges
 STUCK = 0.01  # relative change of the weights below which nothing was learnt
 
 
@@ -34,230 +36,163 @@ def softmax_floor(num_classes: int) -> float:
     return math.log(math.e + num_classes - 1) - 1
 
 
-def _holds_unregistered(module: nn.Module) -> bool:
-    for name, value in vars(module).items():
-        if not name.startswith("_") and isinstance(value, list | tuple | dict):
-            members = value.values() if isinstance(value, dict) else value
-            if any(isinstance(m, nn.Module) and [*m.parameters()] for m in members):
-                return True
-    return False
-
-
 @dataclass
 class Diagnosis:
-    """Reasons, from one batch, the model before and after training on it, and what was seen.
-
-    Args:
-        batch: Images and labels, on the CPU.
-        before: The untrained model.
-        after: Its trained copy, on the CPU; after a step that was not finite, the one before it.
-        witness: Of the training.
-        clipping: The run's gradient_clip_val.
-    """
+    """Reasons, the most specific first, from one batch, the model before and after training on it,
+    and what was seen then."""
 
     batch: Batch
     before: L.LightningModule
-    after: L.LightningModule
-    witness: Witness
-    clipping: float | None
+    after: L.LightningModule  # on the CPU; if a step was not finite, that of the step before
+    seen: Witness
+    # Of the layers, in the order in which the batch passes through them:
+    not_finite: list[str] = field(default_factory=list)  # outputs
+    dead: dict[str, float] = field(default_factory=dict)  # share of a ReLU's units that stay 0
+    hidden: list[str] = field(default_factory=list)  # trainable, and no parts of the model
 
-    def fault(self) -> str:
-        """What is wrong whether or not the loss fell, or nothing."""
-        return next(self._broken_steps(), "")
+    def __post_init__(self) -> None:
+        names = {layer: name for name, layer in self.after.named_modules()}
 
-    def why(self) -> str:
-        """The most specific reason for a loss that did not fall to its floor."""
-        return next(
-            chain(self._no_chance(), self._wrong_outputs(), self._wrong_pace()),
-            self._too_weak(),
-        )
+        def look(layer: nn.Module, args: Any, output: Any) -> None:
+            if [*layer.children()] or not isinstance(output, Tensor):
+                return
+            name = names.get(layer, type(layer).__name__)
+            if layer not in names and any(p.requires_grad for p in layer.parameters()):
+                self.hidden.append(name)
+            if not output.isfinite().all():
+                self.not_finite.append(name)
+            if isinstance(layer, nn.ReLU):
+                self.dead[name] = (output <= 0).flatten(1).all(0).double().mean().item()
+
+        # A `forward` that takes something else than images is not looked into.
+        with register_module_forward_hook(look), unseen(), torch.no_grad(), suppress(Exception):
+            self.after.train()(self.batch[0])
 
     @property
     def still_falling(self) -> bool:
-        losses = self.witness.losses
+        losses = self.seen.losses
         return len(losses) >= 40 and fmean(losses[-20:]) < 0.97 * fmean(losses[-40:-20])
 
-    def _broken_steps(self) -> Iterator[str]:
-        seen = self.witness
-        if not any(p.requires_grad for p in self.before.parameters()):
+    def faults(self) -> Iterator[str]:
+        """What is wrong whether or not the loss fell."""
+        seen, logits = self.seen, self.seen.logits
+        trained = [(n, p) for n, p in self.after.named_parameters() if p.requires_grad]
+        held = {id(p) for group in seen.groups for p in group["params"]}
+        if not trained:
             yield "every parameter is frozen: none has requires_grad"
         if seen.error:
             yield seen.error + ("" if seen.finite else self._origin())
-        if hidden := [n for n, m in self.before.named_modules() if _holds_unregistered(m)]:
-            yield (
-                f"{few([name or 'the model' for name in hidden])} keeps layers in a list or dict, "
-                "which no optimiser sees: use nn.ModuleList or nn.ModuleDict"
-            )
-        if seen.logits is not None and seen.logits.min() == 0 and (seen.logits == 0).sum() > 1:
+        if self.hidden:
+            where = f"the model keeps layers in a list or dict ({few(self.hidden)})"
+            yield f"{where}, which no optimiser sees: use nn.ModuleList or nn.ModuleDict"
+        if logits is not None and logits.min() == 0 and (logits == 0).sum() > 1:
             yield "the outputs are never negative: a ReLU comes after the last layer"
         if seen.evaluating:
-            yield (
-                f"{few(seen.evaluating)} is in evaluation mode within the training step, with "
-                "BatchNorm frozen and dropout off: something calls eval()"
-            )
+            names = few(seen.evaluating)
+            yield f"{names} is in evaluation mode in the training step: something calls eval()"
         if seen.leftover:
             yield "gradients add up from step to step: zero_grad is not called"
-        if seen.outside:
-            yield (
-                f"the optimiser does not hold {few(seen.outside)}: it needs the parameters of the "
-                "complete model, and of no copy"
-            )
-        if not any(seen.rates):
+        if outside := [n for n, p in trained if id(p) not in held]:
+            names = few(outside)
+            yield f"the optimiser does not hold {names}: it needs all of the model, and of no copy"
+        if not any(group["lr"] for group in seen.groups):
             yield "the learning rate is 0"
         if seen.silent:
             cause = self._dead_units() or self._constant() or "it is detached, or not used"
             yield f"no gradient reaches {few(seen.silent)}: {cause}"
 
-    def _wrong_outputs(self) -> Iterator[str]:
-        seen, logits, (_, labels) = self.witness, self.witness.logits, self.batch
-        loss = seen.losses[-1]
-        shrinking = max(seen.rates) * seen.weight_decay
-        if shrinking > FORGETTING:
-            yield (
-                f"weight_decay {seen.weight_decay:g} takes {shrinking:.0%} of the weights at each "
-                f"step, and the loss stays at {loss:.3g}"
-            )
-        if loss < 0:
-            yield f"the loss is {loss:.3g}, and cross-entropy is never negative: see its formula"
-        if logits is None:
-            return
-        floor = f"is {softmax_floor(logits.shape[1]):.2f} for {logits.shape[1]} classes"
-        plain = cross_entropy(logits, labels, label_smoothing=seen.smoothing).item()
-        squashed = cross_entropy(logits.softmax(1), labels, label_smoothing=seen.smoothing).item()
-        probabilities = logits.min() >= 0 and logits.max() <= 1
-        if probabilities or abs(squashed - loss) < 0.01 < abs(plain - loss):
-            yield (
-                f"softmax or sigmoid comes before cross-entropy, which wants logits: the lowest "
-                f"loss then {floor}, and it stays at {loss:.2f}"
-            )
-        if seen.accuracy == 1:
-            yield (
-                f"all predictions are right while the loss stays at {loss:.3g}: the outputs are "
-                f"bounded ({logits.min():.2g} to {logits.max():.2g}), or the loss has a further "
-                f"term (cross-entropy alone is {plain:.3g})"
-            )
-        if seen.gap > 0.02:
-            yield (
-                f"the loss, {loss:.3g}, is not the cross-entropy of outputs and labels, "
-                f"{plain:.3g}, and only {seen.accuracy:.0%} of the predictions are right: the "
-                "training step has labels that do not belong to its images, or another loss"
-            )
-
-    def _wrong_pace(self) -> Iterator[str]:
-        seen = self.witness
+    def reasons(self) -> Iterator[str]:
+        """Why the loss did not fall to its floor."""
+        seen, (images, labels) = self.seen, self.batch
         first, last, highest = seen.losses[0], seen.losses[-1], max(seen.losses)
-        rate = f"the learning rate, {', '.join(f'{rate:.1e}' for rate in seen.rates)},"
+        rates = ", ".join(f"{group['lr']:.1e}" for group in seen.groups)
+        rate = f"the learning rate, {rates},"
         course = f"the loss went from {first:.3g} to {last:.3g} in {len(seen.losses)} steps"
+        if highest > RISEN * first:
+            yield f"the loss rose from {first:.3g} to {highest:.3g}: lr {rates} is too high"
+        _, same = images.flatten(1).unique(dim=0, return_inverse=True)
+        if len(torch.stack([same, labels], 1).unique(dim=0)) > len(same.unique()):
+            yield "the batch has equal images with different labels"
+        decays = [(group.get("weight_decay", 0), group["lr"]) for group in seen.groups]
+        if (decay := max(decays))[0] * decay[1] > FORGETTING:
+            share = f"{decay[0] * decay[1]:.0%} of the weights at each step"
+            yield f"weight_decay {decay[0]:g} takes {share}, and the loss stays at {last:.3g}"
+        yield from self._wrong_outputs(last)
         if (moved := self._movement()) < STUCK:
-            clipping = f", clipped to {self.clipping:.1e}" if self.clipping else ""
-            yield (
-                f"{course}, and the weights moved by {moved:.1e} of their size: {rate} is too low "
-                f"for gradients of norm {seen.grad_norms[0]:.1e}{clipping}"
-            )
+            yield f"{course}, and the weights moved by {moved:.1e} of their size: {rate} is too low"
         if last > first:
             yield f"{course}, and was {highest:.3g} between: {rate} is too high"
-        if constant := self._constant():
-            yield self._dead_units() or constant
-        if dead := self._dead_units():
-            yield f"{course}: {dead}"
+        if cause := self._dead_units() or self._constant():
+            yield f"{course}: {cause}"
+        dropout = max((m.p for m in self.after.modules() if isinstance(m, _DropoutNd)), default=0)
+        outputs = self._evaluate()
+        if dropout > 0.5 and outputs is not None and seen.cross_entropy_of(outputs) < 0.8 * last:
+            yield f"the loss stays at {last:.3g}: dropout of {dropout} is too much for this network"
         if self.still_falling:
             yield f"{course}, and still falls: {rate} is too low"
+        network = f"the network, of {sum(p.numel() for p in self.after.parameters()):,} parameters"
+        plateau = f"the loss stays at {last:.3g} and the accuracy at {seen.accuracy:.2f}"
+        yield f"{plateau}: {network}, can't tell these images apart"
 
-    def _no_chance(self) -> Iterator[str]:
-        images, labels = self.batch
-        first, highest = self.witness.losses[0], max(self.witness.losses)
-        if highest > 3 * first:
-            rate = max(self.witness.rates)
-            yield f"the loss rose from {first:.3g} to {highest:.3g}: lr {rate:.1e} is too high"
-        kinds, same = images.flatten(1).unique(dim=0, return_inverse=True)
-        if torch.stack([same, labels]).unique(dim=1).shape[1] > len(kinds):
-            yield "the batch has equal images with different labels"
-
-    def _too_weak(self) -> str:
-        loss, logits = self.witness.losses[-1], self._logits_of_evaluation
-        dropout = max((m.p for m in self.after.modules() if isinstance(m, _DropoutNd)), default=0)
-        without = loss if logits is None else cross_entropy(logits, self.batch[1]).item()
-        if dropout > 0.5 and without < 0.8 * loss:
-            return (
-                f"the loss stays at {loss:.3g}: dropout of {dropout} is too much for this network"
+    def _wrong_outputs(self, loss: float) -> Iterator[str]:
+        seen, logits, plain = self.seen, self.seen.logits, self.seen.cross_entropy
+        if logits is None:
+            return
+        squashed = seen.cross_entropy_of(logits.softmax(1))
+        probabilities = logits.min() >= 0 and logits.max() <= 1
+        if probabilities or abs(squashed - loss) < 0.01 < abs(plain - loss):
+            classes = logits.shape[1]
+            yield (
+                f"softmax or sigmoid comes before cross-entropy, which wants logits: the loss, "
+                f"{loss:.2f}, can't fall below {softmax_floor(classes):.2f} for {classes} classes"
             )
-        parameters = sum(p.numel() for p in self.after.parameters())
-        return (
-            f"the loss stays at {loss:.3g} and the accuracy at {self.witness.accuracy:.2f}: the "
-            f"network, of {parameters:,} parameters, can't tell these images apart"
-        )
-
-    def _constant(self) -> str:
-        logits = self._logits_of_evaluation
-        if logits is None or logits.std(0).max() > 1e-3 * (1 + logits.abs().max()):
-            return ""
-        return "the outputs are the same for every image, which does not reach them"
-
-    @cached_property
-    def _logits_of_evaluation(self) -> Tensor | None:
-        with torch.no_grad():
-            logits = self.after.eval()(self.batch[0])
-        return logits if isinstance(logits, Tensor) and logits.ndim == 2 else None
+        if seen.accuracy == 1:
+            bounds = f"the outputs are bounded ({logits.min():.2g} to {logits.max():.2g})"
+            term = f"it has a further term (cross-entropy alone is {plain:.3g})"
+            right = f"all predictions are right while the loss stays at {loss:.3g}"
+            yield f"{right}: {bounds}, or {term}"
+        if fmean(seen.gaps) > GAP:
+            found = f"the loss, {loss:.3g}, is not the cross-entropy of the outputs, {plain:.3g}"
+            yield f"{found}: the step has labels that do not belong to its images, or another loss"
 
     def _movement(self) -> float:
         """How far the trained parameters went, relative to their size before."""
-        after = dict(self.after.named_parameters())
-        before = {n: p.detach().cpu() for n, p in self.before.named_parameters() if p.requires_grad}
-        size = nn.utils.get_total_norm(list(before.values()))
-        moved = nn.utils.get_total_norm([after[n].detach() - p for n, p in before.items()])
-        return (moved / size).item()
+        pairs = zip(self.before.parameters(), self.after.parameters(), strict=True)
+        trained = [(p.detach().cpu(), q.detach()) for p, q in pairs if p.requires_grad]
+        moved = get_total_norm([q - p for p, q in trained])
+        return (moved / get_total_norm([p for p, _ in trained])).item()
+
+    def _evaluate(self) -> Tensor | None:
+        """Outputs (N, C) in evaluation mode, if it has such."""
+        if self.seen.logits is None:
+            return None
+        with torch.no_grad():
+            return self.after.eval()(self.batch[0])
+
+    def _constant(self) -> str:
+        outputs = self._evaluate()
+        if outputs is None or outputs.std(0).max() > 1e-3 * (1 + outputs.abs().max()):
+            return ""
+        return "the outputs are the same for every image, which does not reach them"
 
     def _dead_units(self) -> str:
-        """The layer with the most units that are 0 for every image, if these are nearly all."""
-        dead: dict[str, float] = {}
-
-        def measure(name: str, output: Tensor) -> None:
-            share = (output <= 0).flatten(1).all(0).double().mean().item()
-            dead[name] = max(share, dead.get(name, 0.0))
-
-        self._watch(nn.ReLU, measure)
-        name = max(dead, key=dead.__getitem__, default="")
-        if dead.get(name, 0.0) < DEAD:
+        name = max(self.dead, key=self.dead.__getitem__, default="")
+        if self.dead.get(name, 0.0) < DEAD:
             return ""
-        return f"{dead[name]:.0%} of the units of {name} (ReLU) are 0 for every image"
+        return f"{self.dead[name]:.0%} of the units of {name} (ReLU) are 0 for every image"
 
     def _origin(self) -> str:
-        """The first layer that gives values that are not finite."""
-        first: list[str] = []
-
-        def measure(name: str, output: Tensor) -> None:
-            if not first and not output.isfinite().all():
-                first.append(name)
-
+        """Where values that are not finite come from."""
+        first, highest = self.seen.losses[:1], max(self.seen.losses, default=0.0)
         if not self.batch[0].isfinite().all():
             return ": the images are not finite"
-        self._watch(nn.Module, measure)
-        losses, rates = self.witness.losses, self.witness.rates
-        if losses and max(losses) > 3 * losses[0]:
-            grown = (
-                f": it had grown from {losses[0]:.3g} to {max(losses):.3g}, so the learning rate"
-            )
-            return f"{grown}, {max(rates):.1e}, is too high"
-        if first:
-            return f": {first[0]} is the first layer whose output is not finite"
+        if first and highest > RISEN * first[0]:
+            rate = max(group["lr"] for group in self.seen.groups)
+            grown = f"it had grown from {first[0]:.3g} to {highest:.3g}"
+            return f": {grown}, so the learning rate, {rate:.1e}, is too high"
+        if self.not_finite:
+            return f": {self.not_finite[0]} is the first layer whose output is not finite"
         return (
             ": all layers are finite, so it arises after the last one, as by log or division of 0, "
             "by the slope of sqrt or norm at 0, or by the limits of the precision"
         )
-
-    def _watch(self, kind: type[nn.Module], measure: Callable[[str, Tensor], None]) -> None:
-        """Call `measure` with name and output of each layer, in order, for the batch."""
-
-        def hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
-            return lambda module, args, output: measure(name, output.detach())
-
-        layers = [
-            (n, m)
-            for n, m in self.after.named_modules()
-            if isinstance(m, kind) and not [*m.children()]
-        ]
-        handles = [layer.register_forward_hook(hook(name)) for name, layer in layers]
-        with torch.no_grad(), suppress(RuntimeError):
-            self.after.train()(self.batch[0])
-        for handle in handles:
-            handle.remove()

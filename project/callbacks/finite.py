@@ -37,9 +37,7 @@ class FiniteCheck(Callback):
         self._alone = trainer.world_size == 1
         self._pending.clear()
 
-    def on_before_backward(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
-    ) -> None:
+    def on_before_backward(self, trainer: L.Trainer, _: Any, loss: Tensor) -> None:
         loss = unscaled(trainer, loss.detach())
         # At once where no device and no other rank has to be waited for.
         if self._each_step and self._alone and math.isfinite(value := loss.item()):
@@ -60,44 +58,41 @@ class FiniteCheck(Callback):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._look(trainer)
 
-    def on_save_checkpoint(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: L.Trainer, _: Any, checkpoint: dict[str, Any]) -> None:
         self._look(trainer)
         weights = (v for v in checkpoint["state_dict"].values() if isinstance(v, Tensor))
         if trainer.strategy.reduce_boolean_decision(not all_finite(weights), all=False):
-            what = f"the weights are not finite after {trainer.global_step} steps"
-            raise ValueError(self._explain(trainer, f"{what}, though each loss so far was"))
+            step = trainer.global_step
+            what = f"the weights are not finite after {step} steps, though each loss so far was"
+            raise self._error(trainer, what)
 
     def _look(self, trainer: L.Trainer) -> None:
         if not self._pending:
             return
-        losses = torch.stack([loss for loss, _ in self._pending]).float().flatten()
-        # The mean is not finite where the loss of one rank is not: all stop, and at the same step.
-        means = trainer.strategy.reduce(losses, reduce_op="mean")
-        assert isinstance(means, Tensor)
-        places = [place for _, place in self._pending]
+        losses, places = zip(*self._pending, strict=True)
         self._pending.clear()
+        # The mean is not finite where the loss of one rank is not: all stop, and at the same step.
+        means: Any = trainer.strategy.reduce(torch.stack(losses).float().flatten())
         for loss, (step, epoch, batch) in zip(means.tolist(), places, strict=True):
             if not math.isfinite(loss):
                 what = f"the training loss is {loss} at step {step} (epoch {epoch}, batch {batch})"
-                raise ValueError(self._explain(trainer, what))
+                raise self._error(trainer, what)
             self._finite.append(loss)
 
-    def _explain(self, trainer: L.Trainer, what: str) -> str:
+    def _error(self, trainer: L.Trainer, what: str) -> ValueError:
         factor = trainer.accumulate_grad_batches  # by which Lightning has divided them
         losses = ", ".join(f"{loss * factor:.4g}" for loss in self._finite) or "none"
-        causes = _likely_causes(trainer)
-        kept = _newest_checkpoint(trainer)
-        saved = "none"
-        if kept:
-            saved = f"{kept}, from which --init_from {shlex.quote(str(kept))} starts a new run"
-        return (
+        rates = {f"{group['lr']:g}" for optim in trainer.optimizers for group in optim.param_groups}
+        causes = [f"the learning rate is too high ({', '.join(rates)} at present)"]
+        if str(trainer.precision).startswith("16"):
+            causes += ["a value above 65504, the largest of fp16 (use bf16-mixed, or 32-true)"]
+        causes += ["log(0), sqrt(0) or a division by 0", "images that are not finite"]
+        return ValueError(
             f"{what}.\n"
             f"Last finite losses: {losses}\n"
             f"Not finite now: {_not_finite(trainer.lightning_module)}\n"
             f"Likely causes: {'; '.join(causes)}\n"
-            f"Last good checkpoint: {saved}"
+            f"Last good checkpoint: {_newest_checkpoint(trainer)}"
         )
 
 
@@ -119,16 +114,11 @@ def _not_finite(model: L.LightningModule) -> str:
     return ", ".join(parts)
 
 
-def _likely_causes(trainer: L.Trainer) -> list[str]:
-    rates = {group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups}
-    causes = [f"the learning rate is too high ({', '.join(f'{lr:g}' for lr in rates)} at present)"]
-    if str(trainer.precision).startswith("16"):
-        causes.append("a value above 65504, the largest of fp16 (use bf16-mixed, or 32-true)")
-    return [*causes, "log(0), sqrt(0) or a division by 0", "images that are not finite"]
-
-
-def _newest_checkpoint(trainer: L.Trainer) -> Path | None:
+def _newest_checkpoint(trainer: L.Trainer) -> str:
     names = ("path", "last_model_path", "best_model_path")
     found = [getattr(c, name, None) for c in trainer.checkpoint_callbacks for name in names]
     files = [Path(path) for path in (*found, trainer.ckpt_path) if path and Path(path).is_file()]
-    return max(files, key=lambda path: path.stat().st_mtime, default=None)
+    if not files:
+        return "none"
+    newest = max(files, key=lambda path: path.stat().st_mtime)
+    return f"{newest}, from which --init_from {shlex.quote(str(newest))} starts a new run"

@@ -12,7 +12,6 @@ import lightning as L
 import torch
 import yaml
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.nn.utils import get_total_norm
@@ -20,7 +19,7 @@ from torch.optim import Optimizer
 
 from project.callbacks.checkpoints import BestCheckpoint
 from project.callbacks.run_record import find_record
-from project.loggers import is_logged
+from project.loggers import is_logged, tensorboards
 from project.run import flatten
 
 
@@ -30,18 +29,10 @@ def unscaled(trainer: L.Trainer, value: Tensor) -> Tensor:
     return value if scaler is None else value / scaler.scale(torch.ones_like(value))
 
 
-def gradient_norm(trainer: L.Trainer, optimizer: Optimizer) -> float:
-    """Of all gradients together, before they are clipped and without fp16's factor."""
-    parameters = (p for group in optimizer.param_groups for p in group["params"])
-    norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
-    if getattr(optimizer, "_step_supports_amp_scaling", False):  # a fused one unscales by itself
-        norm = unscaled(trainer, norm)
-    return norm.item()
-
-
 class StepMonitor(Callback):
     """Writes `grad_norm` and `images_per_s` on the logged steps.
 
+    The norm is that of all gradients together, before they are clipped and without fp16's factor.
     The images are those of all processes, by the time since the logged step before, without that of
     validation and of saving. Lightning's ThroughputMonitor waits for the device in each step; here
     reading the norm has just done so. It is one callback for both since an empty hook costs too.
@@ -65,29 +56,25 @@ class StepMonitor(Callback):
     on_train_epoch_start = _run
     on_validation_start = on_train_epoch_end = on_save_checkpoint = _pause
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: L.Trainer, _: Any, batch: Any, *__: Any) -> None:
         if self._since is None:
             self._run()
         self._images += len(batch[0])
 
-    def on_before_optimizer_step(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer
-    ) -> None:
+    def on_before_optimizer_step(self, trainer: L.Trainer, _: Any, optimizer: Optimizer) -> None:
         if not is_logged(trainer):
             return
-        row = {"grad_norm": gradient_norm(trainer, optimizer)}
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if getattr(optimizer, "_step_supports_amp_scaling", False):  # fused: it unscales by itself
+            norm = unscaled(trainer, norm)
+        row = {"grad_norm": norm.item()}
         self._pause()
         row["images_per_s"] = self._images * trainer.world_size / self._seconds
         self.on_train_start()
         self._run()
         for logger in trainer.loggers:
             logger.log_metrics(row, trainer.global_step)
-
-
-def _tensorboards(trainer: L.Trainer) -> list[TensorBoardLogger]:
-    return [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
 
 
 class WeightHistogramMonitor(Callback):
@@ -103,49 +90,42 @@ class WeightHistogramMonitor(Callback):
         self.every_n_epochs = every_n_epochs
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not _tensorboards(trainer) and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if not tensorboards(trainer) and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             rank_zero_warn("no histograms are written: the run has no TensorBoardLogger")
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero or (trainer.current_epoch + 1) % self.every_n_epochs:
             return
-        for logger in _tensorboards(trainer):
+        for logger in tensorboards(trainer):
             for name, parameter in pl_module.named_parameters():
                 step = trainer.global_step - 1  # as that of train/loss
                 logger.experiment.add_histogram(f"weights/{name}", parameter, step)
 
 
 class TensorBoardRecord(Callback):
-    """Shows the configuration in TensorBoard, and beside the best metrics of the run at its end.
-
-    Args:
-        config: The run's configuration, in plain types.
-    """
+    """Shows the configuration in TensorBoard, and beside the best metrics of the run at its end."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.config = config
+        self.config = config  # in plain types
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         text = f"```yaml\n{yaml.safe_dump(self.config, sort_keys=False)}```"
-        for logger in _tensorboards(trainer) if trainer.is_global_zero else []:
+        for logger in tensorboards(trainer) if trainer.is_global_zero else []:
             writer = logger.experiment
             if len(list(Path(logger.log_dir).glob("events.*"))) == 1:  # else resumed: it is there
                 writer.add_text("config", text, trainer.global_step)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         saves = [c for c in trainer.checkpoint_callbacks if isinstance(c, BestCheckpoint)]
-        best = saves[0] if saves and trainer.is_global_zero else None
-        if best is None or not Path(best.best_model_path).is_file():
+        if not trainer.is_global_zero or not saves or not Path(saves[0].best_model_path).is_file():
             return
         record = find_record(trainer)
-        known: dict[str, Any] = {str(best.monitor): best.best_model_score}
+        known: Any = {saves[0].monitor: saves[0].best_model_score}
         known = record.record["metrics"] if record else known
         metrics = {f"best/{name}": float(value) for name, value in known.items()}
-        settings = {
-            name: str(value) if isinstance(value, bool) else value  # else they are shown as 0 and 1
-            for name, value in flatten(self.config)
-            if value is not None
-        }
-        for logger in _tensorboards(trainer):
+        given = {name: value for name, value in flatten(self.config) if value is not None}
+        # Those that are true or false as words: they would be shown as 1 and 0.
+        settings = {k: str(v) if isinstance(v, bool) else v for k, v in given.items()}
+        for logger in tensorboards(trainer):
             # At the step after the last, from which on a resumed run replaces what there is.
             logger.log_hyperparams(settings, metrics, trainer.global_step)

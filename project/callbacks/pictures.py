@@ -14,11 +14,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
 
 from project.callbacks.run_record import find_record
 from project.data import ImageDataModule
+from project.loggers import tensorboards
 from project.reports.curves import CURVES, draw_curves, save_figure
 from project.reports.predictions import Predictions, draw_confusion, draw_grid, draw_hardest
 from project.run import monitor_mode
@@ -52,9 +53,8 @@ class PredictionGrid(Callback):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         record = find_record(trainer)
         best = record.record["best_epoch"] if record else None  # whose weights are restored then
-        self._draw(
-            trainer, pl_module, "last weights" if best is None else f"best epoch {best}, from 0"
-        )
+        title = "last weights" if best is None else f"best epoch {best}, from 0"
+        self._draw(trainer, pl_module, title)
 
     def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule, title: str) -> None:
         run = run_folder(trainer)
@@ -70,10 +70,9 @@ class PredictionGrid(Callback):
         for name, figure in figures.items():
             png = save_figure(figure, run / f"{name}.png")
             pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
-            for logger in trainer.loggers:
-                if isinstance(logger, TensorBoardLogger):  # at the step of the epoch's metrics
-                    place = {"global_step": trainer.global_step - 1, "dataformats": "HWC"}
-                    logger.experiment.add_image(f"val/{name}", pixels, **place)
+            step = trainer.global_step - 1  # of the epoch's metrics
+            for logger in tensorboards(trainer):
+                logger.experiment.add_image(f"val/{name}", pixels, step, dataformats="HWC")
 
 
 class CurvesMonitor(Callback):
@@ -133,17 +132,11 @@ def run_folder(trainer: L.Trainer) -> Path:
 
 @torch.no_grad()
 def predict_validation(trainer: L.Trainer, model: L.LightningModule) -> Predictions | None:
-    """Evaluate a model on the run's validation batches, each rank on its share of them.
-
-    Args:
-        trainer: Of the run; all ranks call this at the same time.
-        model: It is the same afterwards.
-    """
+    """Evaluate a model, which stays as it is, on the run's validation batches; all ranks call this
+    at the same time, each for its share."""
     data = trainer.datamodule  # type: ignore[attr-defined]
-    if not isinstance(data, ImageDataModule) or "val" not in data.sets:
-        return None
     num_batches = int(sum(trainer.num_val_batches))
-    if num_batches == 0:
+    if not isinstance(data, ImageDataModule) or "val" not in data.sets or num_batches == 0:
         return None
     loader: Any = data.val_dataloader()  # another one than the trainer's, which has a position
     _, labels, indices = data.sets["val"]
@@ -159,10 +152,9 @@ def predict_validation(trainer: L.Trainer, model: L.LightningModule) -> Predicti
             logits = model(images).float()
         probabilities, classes = logits.softmax(1).max(1)
         losses = F.cross_entropy(logits, targets, reduction="none")
+        own = slice(trainer.global_rank, None, trainer.world_size)
         share = said[k * loader.batch_size :][: loader.batch_size]
-        share[trainer.global_rank :: trainer.world_size] = torch.stack(
-            (classes, probabilities, losses), 1
-        )
+        share[own] = torch.stack((classes, probabilities, losses), 1)
     for module, mode in modes:
         module.training = mode
     classes, probabilities, losses = trainer.strategy.reduce(said, reduce_op="sum").cpu().unbind(1)

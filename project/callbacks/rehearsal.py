@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from statistics import fmean
 from typing import Any
 
 import lightning as L
@@ -18,12 +17,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
-from torch.optim import Optimizer
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+from torch.nn.utils import get_total_norm
+from torch.utils.data import DataLoader, IterableDataset
 
+from project.data.loader import Batch
 from project.data.stream import Split, StreamDataModule
-
-Batch = tuple[Tensor, Tensor]
 
 
 class BadStepError(Exception):
@@ -31,110 +29,84 @@ class BadStepError(Exception):
 
 
 class Witness(Callback):
-    """Records what one batch does to a model, step by step.
+    """Records what one batch does to a model, step by step, and ends it at a loss below `enough`
+    with all predictions right."""
 
-    Args:
-        labels: int64 (N,), of the batch.
-        enough: Loss below which, once all predictions are right, training stops.
-        smoothing: Of the labels, in the training step.
-    """
-
-    def __init__(self, labels: Tensor, enough: float = -math.inf, smoothing: float = 0.0) -> None:
-        self.labels, self.enough, self.smoothing = labels, enough, smoothing
+    def __init__(self, labels: Tensor, smoothing: float, enough: float) -> None:
+        self.labels, self.smoothing, self.enough = labels, smoothing, enough
         self.losses: list[float] = []
-        self.grad_norms: list[float] = []
+        self.gaps: list[float] = []  # of each loss to the cross-entropy of its logits
         self.logits: Tensor | None = None  # of the newest step, if `forward` returns (N, C)
-        self.cross_entropies: list[float] = []  # of each step's logits and labels
-        self.rates: list[float] = []  # of the parameter groups
-        self.weight_decay = 0.0
-        self.outside: list[str] = []  # trainable parameters that the optimiser does not hold
-        self.silent: list[str] = []  # those that it holds and that never had a gradient
-        self.evaluating: list[str] = []  # layers in evaluation mode within a training step
-        self.leftover = False  # gradients of the step before, at the time of the next backward
+        self.accuracy, self.cross_entropy = math.nan, math.inf  # of these
+        self.succeeded = False
+        self.groups: list[dict[str, Any]] = []  # of the optimiser
+        self.silent: list[str] = []  # trainable parameters that never had a gradient
+        self.evaluating: list[str] = []  # layers in evaluation mode within the first step
+        self.leftover = False  # whether its gradients are still there in the second one
         self.error = ""  # that ended the training
         self.finite = True  # losses and gradients, up to the error
 
-    @property
-    def accuracy(self) -> float:
-        """Of the newest step; not a number if `forward` returns no logits."""
-        if self.logits is None:
-            return math.nan
-        return (self.logits.argmax(1) == self.labels).double().mean().item()
-
-    @property
-    def gap(self) -> float:
-        """Mean distance of the loss from the cross-entropy of logits and labels."""
-        pairs = list(zip(self.losses, self.cross_entropies, strict=False))
-        return fmean(abs(a - b) for a, b in pairs) if pairs else math.inf
-
-    @property
-    def succeeded(self) -> bool:
-        return bool(self.losses) and self.losses[-1] < self.enough and not self.accuracy < 1
-
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         trainer.strategy.lr_scheduler_configs = []
-        groups = trainer.optimizers[0].param_groups
-        for group in groups:  # at the peak, whatever the schedule is
+        self.groups = trainer.optimizers[0].param_groups
+        for group in self.groups:  # at the peak, whatever the schedule is
             group["lr"] = group.get("max_lr", group.get("initial_lr", group["lr"]))
-        self.rates = [float(group["lr"]) for group in groups]
-        self.weight_decay = max(float(group.get("weight_decay", 0)) for group in groups)
-        held = {id(parameter) for group in groups for parameter in group["params"]}
-        trainable = [(n, p) for n, p in pl_module.named_parameters() if p.requires_grad]
-        self.outside = [name for name, p in trainable if id(p) not in held]
-        self.silent = [name for name, p in trainable if id(p) in held]
+        self.silent = [n for n, p in pl_module.named_parameters() if p.requires_grad]
         pl_module.register_forward_hook(self._see)
 
     def _see(self, module: nn.Module, args: Any, output: Any) -> None:
         if isinstance(output, Tensor) and output.ndim == 2 and len(output) == len(self.labels):
             self.logits = output.detach().float().cpu()
 
-    def on_before_backward(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
-    ) -> None:
+    def on_before_backward(self, trainer: L.Trainer, model: Any, loss: Tensor) -> None:
         if not loss.isfinite():
-            self.finite = False
-            raise BadStepError(f"the loss of step {len(self.losses)} is {loss.item()}")
-        if not self.evaluating:
-            modules = pl_module.named_modules()
-            self.evaluating = [n for n, m in modules if not m.training and mode_matters(m)]
+            self._end(f"the loss of step {len(self.losses)} is {loss.item()}", finite=False)
+        if not loss.requires_grad:
+            self._end("the loss has no graph: something in the step detaches it")
+        if not self.losses:
+            self.evaluating = layers_in_mode(model, training=False)
         if len(self.losses) == 1:
-            groups = trainer.optimizers[0].param_groups
-            gradients = [p.grad for group in groups for p in group["params"]]
+            gradients = [p.grad for group in self.groups for p in group["params"]]
             self.leftover = any(g is not None and bool(g.any()) for g in gradients)
 
-    def on_before_optimizer_step(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer
-    ) -> None:
-        named = {n: p.grad for n, p in pl_module.named_parameters() if p.grad is not None}
-        norm = nn.utils.get_total_norm(list(named.values())).item()
-        self.grad_norms.append(norm)
+    def on_before_optimizer_step(self, trainer: L.Trainer, model: Any, *_: Any) -> None:
+        gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
         scaled = getattr(trainer.precision_plugin, "scaler", None)  # which skips such a step
-        if not math.isfinite(norm) and scaled is None:
-            self.finite = False
-            names = [name for name, gradient in named.items() if not gradient.isfinite().all()]
-            raise BadStepError(
-                f"the gradient of {few(names)} is not finite at step {len(self.losses)}"
+        if scaled is None and not get_total_norm(gradients.values()).isfinite():
+            bad = few([n for n, gradient in gradients.items() if not gradient.isfinite().all()])
+            self._end(
+                f"the gradient of {bad} is not finite at step {len(self.losses)}", finite=False
             )
-        self.silent = [n for n in self.silent if n not in named or not named[n].any()]
+        self.silent = [n for n in self.silent if n not in gradients or not gradients[n].any()]
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, *_: Any
-    ) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, _: Any, outputs: Any, *__: Any) -> None:
         if not outputs:
-            raise BadStepError("training_step returned None, which skips the step")
-        self.losses.append(outputs["loss"].item())
+            self._end("training_step returned None, which skips the step")
+        loss = outputs["loss"].item()
+        self.losses.append(loss)
         if self.logits is not None:
-            expected = cross_entropy(self.logits, self.labels, label_smoothing=self.smoothing)
-            self.cross_entropies.append(expected.item())
-        if self.succeeded:
-            trainer.should_stop = True
+            self.cross_entropy = self.cross_entropy_of(self.logits)
+            self.gaps.append(abs(loss - self.cross_entropy))
+            self.accuracy = (self.logits.argmax(1) == self.labels).double().mean().item()
+        self.succeeded = trainer.should_stop = loss < self.enough and not self.accuracy < 1
+
+    def cross_entropy_of(self, logits: Tensor) -> float:
+        return cross_entropy(logits, self.labels, label_smoothing=self.smoothing).item()
+
+    def _end(self, error: str, finite: bool = True) -> None:
+        self.error, self.finite = error, finite
+        raise BadStepError
 
 
-def mode_matters(module: nn.Module) -> bool:
-    """Whether a layer that is trained works otherwise in evaluation mode."""
-    if isinstance(module, _BatchNorm):  # without gradients it is one of a frozen part
-        return module.weight is None or module.weight.requires_grad
-    return isinstance(module, _DropoutNd) and module.p > 0
+def layers_in_mode(model: nn.Module, training: bool) -> list[str]:
+    """Names of layers in training or evaluation mode, of those to which it makes a difference."""
+
+    def matters(module: nn.Module) -> bool:
+        if isinstance(module, _BatchNorm):  # without gradients it is one of a frozen part
+            return module.weight is None or module.weight.requires_grad
+        return isinstance(module, _DropoutNd) and module.p > 0
+
+    return [n for n, m in model.named_modules() if m.training == training and matters(m)]
 
 
 def few(names: list[str]) -> str:
@@ -147,46 +119,39 @@ def unseen() -> Iterator[None]:
     """Leave the random state as it is, and say nothing."""
     logger = logging.getLogger("lightning.pytorch")
     level = logger.level
-    with isolate_rng(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logger.setLevel(logging.ERROR)
-        try:
+    logger.setLevel(logging.ERROR)
+    try:
+        with isolate_rng(), warnings.catch_warnings(action="ignore"):
             yield
-        finally:
-            logger.setLevel(level)
+    finally:
+        logger.setLevel(level)
 
 
 def first_examples(trainer: L.Trainer, split: Split, size: int) -> Batch | None:
-    """Examples without augmentation, the same at each call and on each rank; None of a regression.
-
-    Args:
-        trainer: Of a run that is set up.
-        split: "train" or "val".
-        size: Number of examples, at most.
-    """
+    """Images without augmentation and labels, if these are classes: the same on each rank."""
     data = trainer.datamodule  # type: ignore[attr-defined]
+    batch: Any = None
     if isinstance(data, StreamDataModule):
-        return _with_classes(data.examples(split, size)) if split in data.sets else None
-    loop = trainer.fit_loop if split == "train" else trainer.fit_loop.epoch_loop.val_loop
-    loader = loop._data_source.dataloader()
-    if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
-        total = len(loader.dataset)  # type: ignore[arg-type]
-        order = torch.randperm(total, generator=torch.Generator().manual_seed(0)).tolist()
-        subset: Dataset[Any] = Subset(loader.dataset, order[:size])
-        loader = DataLoader(subset, size, collate_fn=loader.collate_fn)
-    with unseen():
-        batch = next(iter(copy.copy(loader)), None)  # a copy, so that its position stays
+        batch = data.examples(split, size) if split in data.sets else None
+    else:
+        loop = trainer.fit_loop if split == "train" else trainer.fit_loop.epoch_loop.val_loop
+        source = loop._data_source
+        loader = source.dataloader() if source.is_defined() else []
+        with unseen():
+            if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
+                generator = torch.Generator().manual_seed(0)
+                order = torch.randperm(len(loader.dataset), generator=generator)  # type: ignore[arg-type]
+                batch = loader.collate_fn([loader.dataset[i] for i in order[:size].tolist()])
+            else:  # a copy, so that its position stays
+                batch = next(iter(copy.copy(loader)), None)
     if not isinstance(batch, Sequence) or len(batch) != 2:
         return None
-    return _with_classes((batch[0][:size], batch[1][:size]))
+    images, labels = batch
+    is_classes = labels.ndim == 1 and not labels.is_floating_point()
+    return (images[:size], labels[:size]) if is_classes else None
 
 
-def _with_classes(batch: Batch) -> Batch | None:
-    labels = batch[1]
-    return None if labels.ndim > 1 or labels.is_floating_point() else batch
-
-
-def small_trainer(trainer: L.Trainer, **kwargs: Any) -> L.Trainer:
+def bare_trainer(trainer: L.Trainer, **kwargs: Any) -> L.Trainer:
     """A trainer with the device, precision and clipping of another, that leaves nothing behind."""
     device = trainer.strategy.root_device
     off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
@@ -211,34 +176,28 @@ def copy_of(model: L.LightningModule) -> L.LightningModule:
 
 
 def rehearse(
-    trainer: L.Trainer, model: L.LightningModule, batch: Batch, num_steps: int, witness: Witness
-) -> L.LightningModule:
-    """Train a copy of the model on one batch with its own step, precision and optimiser.
-
-    The learning rate is the optimiser's, constant. Model, data and random state stay as they are.
-
-    Returns:
-        The trained copy, on the CPU.
-    """
+    trainer: L.Trainer,
+    model: L.LightningModule,
+    batch: Batch,
+    steps: int,
+    enough: float = -math.inf,
+) -> tuple[Witness, L.LightningModule]:
+    """Train a copy of the model on one batch with its own step, precision and optimiser, at the
+    optimiser's learning rate: what was seen, and the copy, on the CPU."""
     twin = copy_of(model)
+    witness = Witness(batch[1], getattr(model, "label_smoothing", 0.0), enough)
     with unseen():
+        small = bare_trainer(
+            trainer,
+            max_steps=steps,
+            max_epochs=trainer.max_epochs,  # the length of some schedules
+            limit_val_batches=0,
+            callbacks=[witness],
+        )
         try:
-            small = small_trainer(
-                trainer,
-                max_steps=num_steps,
-                max_epochs=trainer.max_epochs,  # the length of some schedules
-                limit_val_batches=0,
-                callbacks=[witness],
-            )
             small.fit(twin, itertools.repeat(batch))
-        except BadStepError as stop:
-            witness.error = str(stop)
-        except RuntimeError as error:
-            if "does not require grad" not in str(error):
-                raise
-            witness.error = "the loss has no graph: something in the step detaches it"
-        except IndexError as error:
-            if "out of bounds" not in str(error):
-                raise
+        except BadStepError:
+            pass
+        except IndexError as error:  # cross-entropy's
             witness.error = f"a label is beyond the outputs of the model: {error}"
-    return twin.cpu()
+    return witness, twin.cpu()

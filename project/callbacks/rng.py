@@ -17,7 +17,7 @@ def get_state(device: torch.device) -> State:
     name, keys, *rest = np.random.get_state(legacy=True)
     state: State = {
         "python": random.getstate(),
-        "numpy": [name, torch.from_numpy(keys.astype(np.int64)), *rest],  # type: ignore[union-attr]
+        "numpy": [name, keys.tolist(), *rest],  # type: ignore[union-attr]
         "torch": torch.get_rng_state(),
     }
     if device.type != "cpu":
@@ -28,8 +28,7 @@ def get_state(device: torch.device) -> State:
 def set_state(state: State, device: torch.device) -> None:
     """Restore what `get_state` gave."""
     random.setstate(state["python"])
-    name, keys, *rest = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    np.random.set_state(tuple(state["numpy"]))
     torch.set_rng_state(state["torch"])
     if "device" in state and device.type != "cpu":
         torch.get_device_module(device).set_rng_state(state["device"])
@@ -64,20 +63,16 @@ class RNGState(Callback):
         states = state_dict["ranks"]
         self._pending = states[self._rank % len(states)]
 
-    def _restore(self) -> None:
+    def _restore(self, *_: Any, **__: Any) -> None:
         if self._pending is not None:
             set_state(self._pending, self._device)
             self._pending = None
 
+    on_train_epoch_start = on_train_batch_start = _restore
+
     def on_train_start(self, *_: Any) -> None:
         if self._rank:  # Lightning seeds all ranks alike, so that their dropout masks are the same
             torch.manual_seed(torch.initial_seed() + self._rank)
-
-    def on_train_epoch_start(self, *_: Any) -> None:
-        self._restore()
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        self._restore()
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.sanity_checking:

@@ -32,22 +32,18 @@ class RunRecord(Callback):
 
     It is written when training starts and again when it ends, however it ends. Each checkpoint
     gets the config and the metrics of its moment. The end of training restores the best weights.
-
-    Args:
-        run: The run folder.
-        config: The run's configuration, in plain types; it becomes `config.yaml`.
-        command: The arguments of the command line.
     """
 
     def __init__(self, run: Path, config: dict[str, Any], command: list[str]) -> None:
-        self.run, self.config, self.command = run, config, command
+        self.run, self.config = run, config  # in plain types
+        self.command = command  # the arguments of the command line
         self.record: dict[str, Any] = {}
-        self.start = self.seconds = 0.0
+        self.start = 0.0  # earlier by the seconds before the run was resumed
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.start = time.monotonic()
         before = read_record(self.run) if (self.run / RECORD).is_file() else {}  # of a resumed run
-        self.seconds = before.get("seconds") or 0.0
+        seconds = before.get("seconds") or 0.0
+        self.start = time.monotonic() - seconds
         data = trainer.datamodule  # type: ignore[attr-defined]
         sets = getattr(data, "sets", {})
         self.record = {
@@ -63,24 +59,22 @@ class RunRecord(Callback):
             "device": _device_name(trainer.strategy.root_device),
             "precision": str(trainer.precision),
             "world_size": trainer.world_size,
-            "seconds": self.seconds,
-            "epochs": None,
-            "best_epoch": None,
-            "stopped_by": None,
+            "seconds": seconds,
+            **dict.fromkeys(("epochs", "best_epoch", "stopped_by")),
             "metrics": {},
             "tested": before.get("tested", 0),
         }
         if trainer.is_global_zero:
             self.run.mkdir(parents=True, exist_ok=True)
-            self._write_config()
-        self._write(trainer)
+            resumes = len(list(self.run.glob("config*.yaml")))
+            name = f"config.resume_{resumes}.yaml" if resumes else CONFIG  # of the first start
+            (self.run / name).write_text(yaml.safe_dump(self.config, sort_keys=False))
+            write_record(self.run, self.record)
 
-    def on_save_checkpoint(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: L.Trainer, _: Any, checkpoint: dict[str, Any]) -> None:
         checkpoint["config"] = self.config
-        metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
-        checkpoint["metrics"] = {k: v for k, v in metrics.items() if k.startswith("val/")}
+        metrics = trainer.callback_metrics.items()
+        checkpoint["metrics"] = {k: v.item() for k, v in metrics if k.startswith("val/")}
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if (best := self._take_best()) is not None:
@@ -89,15 +83,11 @@ class RunRecord(Callback):
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._finish(trainer, _reason(trainer))
 
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: L.Trainer, _: Any, exception: BaseException) -> None:
         if self.record:
-            if not isinstance(exception, Interrupted):
-                self._finish(trainer, type(exception).__name__)
-                return
-            self._finish(trainer, exception.name)
-            if trainer.is_global_zero:
+            name = type(exception).__name__
+            self._finish(trainer, exception.name if isinstance(exception, Interrupted) else name)
+            if isinstance(exception, Interrupted) and trainer.is_global_zero:
                 resume = f"python -m project fit --run {shlex.quote(str(self.run))}"
                 print(f"Saved after step {trainer.global_step}. To continue: {resume}")
         elif trainer.is_global_zero and not (self.run / RECORD).exists():
@@ -107,31 +97,20 @@ class RunRecord(Callback):
             release_run(self.run)
 
     def _finish(self, trainer: L.Trainer, stopped_by: str) -> None:
-        self.record["seconds"] = round(self.seconds + time.monotonic() - self.start, 3)
-        self.record["epochs"] = trainer.current_epoch
-        self.record["stopped_by"] = stopped_by
+        self.record["seconds"] = round(time.monotonic() - self.start, 3)
+        self.record |= {"epochs": trainer.current_epoch, "stopped_by": stopped_by}
         if self.record["best_epoch"] is None:
             self._take_best()
-        self._write(trainer)
+        if trainer.is_global_zero:
+            write_record(self.run, self.record)
 
     def _take_best(self) -> dict[str, Any] | None:
         """Record the best epoch, and return its checkpoint."""
         if not (self.run / BEST).is_file():
             return None
         checkpoint = load_checkpoint(self.run / BEST)
-        self.record["best_epoch"] = checkpoint["epoch"]
-        self.record["metrics"] = checkpoint["metrics"]
+        self.record |= {"best_epoch": checkpoint["epoch"], "metrics": checkpoint["metrics"]}
         return checkpoint
-
-    def _write_config(self) -> None:
-        """Keep the config of the first start; those of resumes stand beside it."""
-        resumes = len(list(self.run.glob("config*.yaml")))
-        name = f"config.resume_{resumes}.yaml" if resumes else CONFIG
-        (self.run / name).write_text(yaml.safe_dump(self.config, sort_keys=False))
-
-    def _write(self, trainer: L.Trainer) -> None:
-        if trainer.is_global_zero:
-            write_record(self.run, self.record)
 
 
 def find_record(trainer: L.Trainer) -> RunRecord | None:

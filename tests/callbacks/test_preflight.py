@@ -494,6 +494,24 @@ class ByHand(Plain):
         self.manual_backward(loss)
 
 
+class Listed(Plain):
+    """Keeps layers in a list that it has registered too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = [self.net[1], self.net[5]]
+
+
+class TrainOnly(L.LightningDataModule):
+    """A loader of torch, and none for validation."""
+
+    def train_dataloader(self) -> Any:
+        data = Classes(10)
+        data.setup("fit")
+        images, labels, indices = data.sets["train"]
+        return DataLoader(TensorDataset(images[indices] / 255, labels[indices]), 32)
+
+
 def resnet(**kwargs: Any) -> ResNet18:
     sgd = partial(SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
     return ResNet18(**({"width": 16, "optimizer": sgd} | kwargs))
@@ -539,6 +557,7 @@ HEALTHY: dict[str, tuple[Callable[[], L.LightningModule], Callable[[], Any], dic
     "focal loss": (Focal, stripes, {}),
     "hinge loss": (Hinge, stripes, {}),
     "frozen body": (FrozenBody, stripes, {}),
+    "listed layers": (Listed, stripes, {}),
     "manual optimisation": (ByHand, stripes, {}),
 }
 
@@ -549,3 +568,9 @@ def test_healthy_variant_passes(name: str) -> None:
     torch.manual_seed(0)
     found = verdicts(model(), data(), **trainer)
     assert not [verdict for verdict in found.values() if not verdict.passed]
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:You defined a")
+def test_a_loader_of_torch_without_validation_passes() -> None:
+    torch.manual_seed(0)
+    assert all(verdict.passed for verdict in verdicts(Plain(), TrainOnly()).values())
