@@ -75,6 +75,14 @@ DESCRIPTION = """Train and test image classifiers, and compare what came out.
 
 An error is one sentence; add --debug for where it came from."""
 
+WITHOUT_A_RUN = {"logger": False, "enable_checkpointing": False}
+TRAINER: dict[str, dict[str, Any]] = {  # what a command needs its trainer to be
+    "check": {"num_sanity_val_steps": 0, "enable_model_summary": False},
+    "lr_find": {"num_sanity_val_steps": 0, "enable_model_summary": False}
+    | {"limit_val_batches": 0, "max_epochs": -1, "accumulate_grad_batches": 1},
+    "predict": {"devices": 1, "num_nodes": 1, "strategy": "auto"},  # one process writes one file
+}
+
 
 class CLI(LightningCLI):
     """`python -m project <command>`: parses, builds, runs, and says what came out."""
@@ -199,48 +207,41 @@ class CLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         trainer = self._get(self.config_init, "trainer")
-        own = trainer.callbacks or []
-        callbacks: list[Callback] = own if isinstance(own, list) else [own]
+        callbacks: list[Callback] = _listed(trainer.callbacks)
         own_bar = any(isinstance(callback, RichProgressBar) for callback in callbacks)
         if trainer.enable_progress_bar is not False and not own_bar:
             callbacks.append(ProgressBar())
-        if self.subcommand == "fit":
-            start = f"at step {self.checkpoint['global_step']}" if self.checkpoint else "anew"
-            parts = (
-                self._get(self.config_init, k) for k in ("early_stopping", "checkpoint", "pictures")
-            )
-            own_kind = run_callbacks(self.run_folder, self._plain_config(), self.command, *parts)
-            callbacks = [RNGState(), *callbacks, SameStart(start), *own_kind]
-            plugins = trainer.plugins or []
-            plugins = plugins if isinstance(plugins, list) else [plugins]
-            kwargs["plugins"] = [*plugins, AtomicCheckpointIO()]
-            if not TorchElasticEnvironment.detect() and SLURMEnvironment.detect():
-                # Lightning's own requeue saves in the middle of a step.
-                kwargs["plugins"].append(SLURMEnvironment(auto_requeue=False))
-            if trainer.logger in (None, True):
-                step = self.checkpoint["global_step"] if self.checkpoint else 0
-                kwargs["logger"] = run_loggers(self.run_folder, step)
-        else:
-            kwargs |= {"logger": False, "enable_checkpointing": False}
-        if self.subcommand == "check":
-            kwargs |= {"num_sanity_val_steps": 0, "enable_model_summary": False}
+        kwargs |= self._of_run(trainer, callbacks) if self.subcommand == "fit" else WITHOUT_A_RUN
+        kwargs = {"callbacks": callbacks} | kwargs | TRAINER.get(str(self.subcommand), {})
         if self.subcommand == "lr_find":
-            off = ("limit_val_batches", "num_sanity_val_steps", "enable_model_summary")
-            kwargs |= {"max_epochs": -1, "accumulate_grad_batches": 1} | dict.fromkeys(off, 0)
             self.model.lr_scheduler, self.model.warmup_steps = None, 0
             self.model.reference_batch_size = None  # what is found is for the batch size of now
-        if self.subcommand == "predict":  # one process writes one file
-            kwargs |= {"devices": 1, "num_nodes": 1, "strategy": "auto"}
         if trainer.accumulate_grad_batches < 1:
             raise UsageError("--trainer.accumulate_grad_batches must be 1 or more")
         try:
-            built = super().instantiate_trainer(callbacks=callbacks, **kwargs)
+            built = super().instantiate_trainer(**kwargs)
         except TypeError as error:  # Lightning's, on the CPU
             if "`devices`" not in str(error):
                 raise
             raise UsageError(f"--trainer.devices: {error}") from error
         skip_empty_hooks(built.callbacks)  # type: ignore[attr-defined]
         return built
+
+    def _of_run(self, trainer: Namespace, callbacks: list[Callback]) -> dict[str, Any]:
+        """Callbacks, plugins and loggers of `fit`."""
+        step = self.checkpoint["global_step"] if self.checkpoint else 0
+        names = ("early_stopping", "checkpoint", "pictures")
+        given = (self._get(self.config_init, name) for name in names)
+        own = run_callbacks(self.run_folder, self._plain_config(), self.command, *given)
+        same = SameStart(f"at step {step}" if self.checkpoint else "anew")
+        plugins = [*_listed(trainer.plugins), AtomicCheckpointIO()]
+        if not TorchElasticEnvironment.detect() and SLURMEnvironment.detect():
+            # Lightning's own requeue saves in the middle of a step.
+            plugins.append(SLURMEnvironment(auto_requeue=False))
+        made = {"callbacks": [RNGState(), *callbacks, same, *own], "plugins": plugins}
+        if trainer.logger in (None, True):
+            made["logger"] = run_loggers(self.run_folder, step)
+        return made
 
     def after_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
@@ -320,6 +321,10 @@ class CLI(LightningCLI):
         checkpoint = Path(self.config.predict.ckpt_path)
         folder = run_of(checkpoint) or checkpoint.parent
         print(f"Predictions: {write_outputs(folder, torch.cat(batches), self.datamodule)}")
+
+
+def _listed(one_or_more: Any) -> list[Any]:
+    return one_or_more if isinstance(one_or_more, list) else list(filter(None, [one_or_more]))
 
 
 def main(args: Sequence[str] | None = None) -> CLI:
