@@ -33,9 +33,10 @@ from project.callbacks.checks import Verdict, describe, write_verdicts
 from project.callbacks.run import run_callbacks
 from project.checkpoint import AtomicCheckpointIO, check_fits, init_from, load_checkpoint
 from project.data.photos import PhotosDataModule, preprocessing
+from project.explain import explain
 from project.loggers import is_rank_zero, run_loggers
 from project.options import add_options
-from project.parser import HelpFormatter, Parser, expand, explain
+from project.parser import HelpFormatter, Parser, expand
 from project.processes import SameStart, end_children, join, lost
 from project.reports.outputs import write_outputs
 from project.resume import FINISHED, check_resumable, find_unfinished, same_data

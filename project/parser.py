@@ -1,26 +1,20 @@
 """What the argument parser adds to Lightning's: config names, run folders, short messages."""
 
 import argparse
-import difflib
 import inspect
 import re
-from collections.abc import Iterable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 import jsonargparse._typehints
 from jsonargparse import DefaultHelpFormatter, Namespace
-from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningArgumentParser
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from project.explain import explain, nearest
 from project.run import BEST, CONFIG, LAST, read_record
-from project.usage import DEFAULT_CONFIG, OWN_MAIN, UsageError
+from project.usage import COMMANDS, DEFAULT_CONFIG, UsageError
 
-COMMANDS = ("fit", "validate", "test", "predict", "check", "lr_find")
-BASES = {"lightning.LightningModule": "MLP", "lightning.LightningDataModule": "CIFAR10DataModule"}
 DERIVED = ("T_max", "max_lr")  # required by torch, but known from the run: see `Classifier`
 # Lightning has a class of the same name, so that the short one would be ambiguous.
 PLATEAU = "ReduceLROnPlateau"
@@ -132,7 +126,7 @@ def find_config(name: str) -> Path:
             return path
     shipped = [str(p.relative_to(folder).with_suffix("")) for p in sorted(folder.rglob("*.yaml"))]
     raise UsageError(
-        f"no config {name!r}{_nearest(short, shipped)}; shipped are {', '.join(shipped)}"
+        f"no config {name!r}{nearest(short, shipped)}; shipped are {', '.join(shipped)}"
     )
 
 
@@ -142,86 +136,3 @@ def _run_arguments(run: Path, fit: bool) -> list[str]:
     if not checkpoint.is_file():
         raise UsageError(f"run {run} has no {checkpoint.relative_to(run)}")
     return ["--config", str(run / CONFIG), "--run", str(run), "--ckpt_path", str(checkpoint)]
-
-
-def explain(message: str, known: Iterable[str]) -> str:
-    """One sentence for an error of the parser, with the nearest valid name.
-
-    Args:
-        message: Of jsonargparse: nested, one line for each type that the value could have had.
-        known: The options of the command.
-    """
-    key = ".".join(re.findall(r'Parser key "(.+?)"', message))
-    option = f"--{key}"
-    if found := re.search(
-        r"(?:ption|arguments:) '?(?:--)?([^\s'=]+)'?(?: is not accepted|.*)", message
-    ):
-        name = found[1]
-        # The class is named before the option, or right after it where a function could be given.
-        owner = re.match(r"\. Got value: Namespace\(class_path='(.+?)'", message[found.end() :])
-        before = re.findall(r"class_path '(.+?)'", message[: found.start()])
-        kind = owner[1] if owner else before[-1] if before else None
-        if group := re.match(r"Group '(.+?)'", message):
-            option = f"--{group[1]}"
-        if kind is None:
-            if re.search(rf"arguments: '?{re.escape(name)}", message):
-                return f"{name!r} is no option: options begin with --"
-            option = f"--{name}" if option == "--" else f"{option}.{name}"
-            return f"unknown option {option}{_nearest(option, known)}"
-        if concrete := BASES.get(kind):
-            return (
-                f"name the class before its options: {option} {concrete} {option}.{name} …; "
-                "a preset comes after the config that it changes"
-            )
-        arguments = {f"{option}.{argument}" for argument in _arguments(kind)}
-        option = f"{option}.{name}"
-        return f"{kind} has no option {option}{_nearest(option, arguments)}"
-    if found := re.search(r"arguments are required: (\S+)", message):
-        if not key:
-            return "no model or no data named: a preset comes after a config, as in --config cifar"
-        return f"{option}.{found[1]} is required"
-    if 'expected "subcommand"' in message or "invalid choice" in message:
-        given = re.search(r"invalid choice: '?(\w+)", message)
-        every = (*COMMANDS, *OWN_MAIN)
-        if given and (module := OWN_MAIN.get(given[1])):
-            return f"{given[1]} is of the shell; in Python, call main([…]) of {module}"
-        wrong = f"no command {given[1]!r}{_nearest(given[1], every)}; " if given else ""
-        return f"{wrong}name a command ({', '.join(every)}): python -m project fit --config cifar"
-    if inner := re.search(r"^ *- (?!Expected|Problem|Does not|Type )(.+)$", message, re.M):
-        return f"{option}: {inner[1]}".removeprefix("--: ")  # an error of the class itself
-    expected = re.findall(
-        r"Expected an? (?:<class ')?(?:typing\.)?(.+?)(?:'>)?(?:\.|$)", message, re.M
-    )
-    kinds = [kind for kind in expected if not kind.startswith(("NoneType", "path", "dot"))]
-    if kinds and key:
-        given = re.search(r"val='(.*?)'\)|(?:Got|Given) value: (.*?)(?:\. Got .*)?$", message, re.M)
-        value = (given[1] or given[2]) if given else "?"
-        return f"{option}: expected {' or '.join(dict.fromkeys(kinds))}, got {value!r}"
-    if found := re.search(r"Expected a dot import path string: (\S+)", message):
-        return f"no class {found[1]!r} for {option}{_nearest(found[1], _class_names())}"
-    message = re.sub('Parser key ".+?":|Not of type [A-Z]\\w+:', "", message)
-    return (f"{option}: " if key else "") + " ".join(message.split())
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    lower = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(name.lower(), list(lower), n=1)
-    return f" (did you mean {lower[close[0]]}?)" if close else ""
-
-
-def _arguments(class_path: str) -> set[str]:
-    module, name = class_path.rsplit(".", 1)
-    kind = getattr(import_module(module), name)
-    inits = (vars(base).get("__init__") for base in kind.__mro__ if base is not object)
-    names = {name for init in inits if init for name in inspect.signature(init).parameters}
-    return names - {"self", "args", "kwargs"}
-
-
-def _class_names() -> set[str]:
-    def names(kind: type[Any]) -> Iterator[str]:
-        for child in kind.__subclasses__():
-            yield child.__name__
-            yield from names(child)
-
-    bases = (LightningModule, LightningDataModule, Callback, Optimizer, LRScheduler)
-    return {name for base in bases for name in names(base)}

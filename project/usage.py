@@ -4,6 +4,7 @@ import argparse
 from typing import NoReturn
 
 DEFAULT_CONFIG = "synthetic"  # which can be tried without any data
+COMMANDS = ("fit", "validate", "test", "predict", "check", "lr_find")
 WITHOUT_TORCH = {"seed_noise": "project.seeds", "compare": "project.reports.compare"}
 WITHOUT_TORCH |= {"runs": "project.reports.overview"}
 OWN_MAIN = WITHOUT_TORCH | {"export": "project.export"}  # commands that are no LightningCLI's

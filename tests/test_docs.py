@@ -14,8 +14,7 @@ import pytest
 
 from project.__main__ import console
 from project.cli import main
-from project.parser import COMMANDS
-from project.usage import DEFAULT_CONFIG
+from project.usage import COMMANDS, DEFAULT_CONFIG
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]

@@ -1,0 +1,120 @@
+"""One sentence for an error of the argument parser, with the nearest valid name."""
+
+import difflib
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from typing import Any
+
+from lightning.pytorch import Callback, LightningDataModule, LightningModule
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from project.usage import COMMANDS, OWN_MAIN
+
+BASES = {"lightning.LightningModule": "MLP", "lightning.LightningDataModule": "CIFAR10DataModule"}
+
+
+def explain(message: str, known: Iterable[str]) -> str:
+    """What was wrong, and the way out.
+
+    Args:
+        message: Of jsonargparse: nested, one line for each type that the value could have had.
+        known: The options of the command.
+    """
+    key = ".".join(re.findall(r'Parser key "(.+?)"', message))
+    sentence = (
+        _unknown_option(message, key, known)
+        or _nothing_given(message, key)
+        or _no_command(message)
+        or _refused_value(message, key)
+    )
+    if not sentence:
+        plain = re.sub('Parser key ".+?":|Not of type [A-Z]\\w+:', "", message)
+        sentence = (f"--{key}: " if key else "") + " ".join(plain.split())
+    return sentence
+
+
+def _unknown_option(message: str, key: str, known: Iterable[str]) -> str:
+    pattern = r"(?:ption|arguments:) '?(?:--)?([^\s'=]+)'?(?: is not accepted|.*)"
+    if not (found := re.search(pattern, message)):
+        return ""
+    name, option = found[1], f"--{key}"
+    # The class is named before the option, or right after it where a function could be given.
+    owner = re.match(r"\. Got value: Namespace\(class_path='(.+?)'", message[found.end() :])
+    before = re.findall(r"class_path '(.+?)'", message[: found.start()])
+    kind = owner[1] if owner else before[-1] if before else None
+    if group := re.match(r"Group '(.+?)'", message):
+        option = f"--{group[1]}"
+    if kind is None:
+        if re.search(rf"arguments: '?{re.escape(name)}", message):
+            return f"{name!r} is no option: options begin with --"
+        option = f"--{name}" if option == "--" else f"{option}.{name}"
+        return f"unknown option {option}{nearest(option, known)}"
+    if concrete := BASES.get(kind):
+        return (
+            f"name the class before its options: {option} {concrete} {option}.{name} …; "
+            "a preset comes after the config that it changes"
+        )
+    arguments = {f"{option}.{argument}" for argument in _arguments(kind)}
+    option = f"{option}.{name}"
+    return f"{kind} has no option {option}{nearest(option, arguments)}"
+
+
+def _nothing_given(message: str, key: str) -> str:
+    if not (found := re.search(r"arguments are required: (\S+)", message)):
+        return ""
+    if key:
+        return f"--{key}.{found[1]} is required"
+    return "no model or no data named: a preset comes after a config, as in --config cifar"
+
+
+def _no_command(message: str) -> str:
+    if 'expected "subcommand"' not in message and "invalid choice" not in message:
+        return ""
+    given, every = re.search(r"invalid choice: '?(\w+)", message), (*COMMANDS, *OWN_MAIN)
+    if given and (module := OWN_MAIN.get(given[1])):
+        return f"{given[1]} is of the shell; in Python, call main([…]) of {module}"
+    wrong = f"no command {given[1]!r}{nearest(given[1], every)}; " if given else ""
+    return f"{wrong}name a command ({', '.join(every)}): python -m project fit --config cifar"
+
+
+def _refused_value(message: str, key: str) -> str:
+    if own := re.search(r"^ *- (?!Expected|Problem|Does not|Type )(.+)$", message, re.M):
+        return f"--{key}: {own[1]}".removeprefix("--: ")  # an error of the class itself
+    pattern = r"Expected an? (?:<class ')?(?:typing\.)?(.+?)(?:'>)?(?:\.|$)"
+    expected = re.findall(pattern, message, re.M)
+    kinds = [kind for kind in expected if not kind.startswith(("NoneType", "path", "dot"))]
+    if kinds and key:
+        given = re.search(r"val='(.*?)'\)|(?:Got|Given) value: (.*?)(?:\. Got .*)?$", message, re.M)
+        value = (given[1] or given[2]) if given else "?"
+        return f"--{key}: expected {' or '.join(dict.fromkeys(kinds))}, got {value!r}"
+    if found := re.search(r"Expected a dot import path string: (\S+)", message):
+        return f"no class {found[1]!r} for --{key}{nearest(found[1], _class_names())}"
+    return ""
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A question, if one of the names is close."""
+    lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(name.lower(), list(lower), n=1)
+    return f" (did you mean {lower[close[0]]}?)" if close else ""
+
+
+def _arguments(class_path: str) -> set[str]:
+    module, name = class_path.rsplit(".", 1)
+    kind = getattr(import_module(module), name)
+    inits = (vars(base).get("__init__") for base in kind.__mro__ if base is not object)
+    names = {name for init in inits if init for name in inspect.signature(init).parameters}
+    return names - {"self", "args", "kwargs"}
+
+
+def _class_names() -> set[str]:
+    def names(kind: type[Any]) -> Iterator[str]:
+        for child in kind.__subclasses__():
+            yield child.__name__
+            yield from names(child)
+
+    bases = (LightningModule, LightningDataModule, Callback, Optimizer, LRScheduler)
+    return {name for base in bases for name in names(base)}
