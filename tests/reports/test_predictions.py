@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from project.data import ImageDataModule
 from project.data.datamodule import Split
 from project.data.loader import Images
+from project.reports.outputs import write_predictions
 from project.reports.predictions import (
     RIGHT,
     WRONG,
@@ -23,7 +24,6 @@ from project.reports.predictions import (
     draw_grid,
     draw_hardest,
     short_names,
-    write_predictions,
 )
 
 LONG = ["american_pit_bull_terrier", "staffordshire_bull_terrier", "west $\\frac highland$"]
