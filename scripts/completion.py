@@ -16,8 +16,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from project import models
 from project.callbacks import EarlyStopping
 from project.cli import CLI
-from project.parser import COMMANDS, FOLLOWS, config_folder
-from project.usage import WITHOUT_TORCH
+from project.parser import FOLLOWS, config_folder
+from project.usage import COMMANDS, OWN_MAIN
 
 BASH = """\
 _project() {{
@@ -30,7 +30,19 @@ _project() {{
   COMPREPLY=($(compgen -W "$words" -- "$current"))
 }}
 complete -o default -F _project project"""
-OWN = ("--seeds", "--jobs", "--sweep", "--metric", "--test", "--sort", "--json")  # not of `fit`
+OWN = (  # options of commands that are not LightningCLI's
+    *(
+        "--seeds",
+        "--jobs",
+        "--sweep",
+        "--metric",
+        "--test",
+        "--sort",
+        "--json",
+        "--format",
+        "--output",
+    ),
+)
 
 
 class _Parsers(CLI):
@@ -103,12 +115,12 @@ def options() -> dict[str, list[str]]:
 
 def bash(found: dict[str, list[str]]) -> str:
     lines = [f'    {name}) words="{" ".join(words)}" ;;' for name, words in found.items() if words]
-    commands = " ".join([*COMMANDS, *WITHOUT_TORCH])
+    commands = " ".join([*COMMANDS, *OWN_MAIN])
     return BASH.format(commands=commands, values="\n".join(lines), options=" ".join(found))
 
 
 def fish(found: dict[str, list[str]]) -> str:
-    commands = " ".join([*COMMANDS, *WITHOUT_TORCH])
+    commands = " ".join([*COMMANDS, *OWN_MAIN])
     lines = [f"complete -c project -n __fish_use_subcommand -xa '{commands}'"]
     for name, words in found.items():
         if name.startswith("--"):
