@@ -138,6 +138,7 @@ class CLI(LightningCLI):
     def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
         super()._add_subcommands(parser, **kwargs)
         commands = parser._subcommands_action
+        assert commands is not None
         for name in WITHOUT_TORCH if {"-h", "--help"} & set(self.command[:1]) else ():
             commands.add_subcommand(name, Parser(), help="")
         for action in commands._choices_actions:

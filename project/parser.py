@@ -49,10 +49,10 @@ class Parser(LightningArgumentParser):
                     action.required = False
         return added
 
-    def format_help(self) -> str:
+    def format_help(self, *args: Any) -> str:
         # The trainer's options, which are most, come last.
-        self._action_groups.sort(key=lambda group: "trainer" in str(group.title))
-        return super().format_help()
+        self._action_groups = sorted(self._action_groups, key=lambda g: "trainer" in str(g.title))
+        return super().format_help(*args)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if getattr(self, "_inner_parser", False):  # of a class: the parser around it reports

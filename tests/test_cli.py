@@ -323,7 +323,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     ),
     "positional": ([*FIT, "foo"], 2, "'foo' is no option: options begin with --"),
     "accumulate": ([*FIT, "--trainer.accumulate_grad_batches", "0"], 2, "must be 1 or more"),
-    "save": ([*FIT, "--checkpoint.every_n_steps", "-1"], 2, "--checkpoint.every_n_steps and"),
+    "save": ([*FIT, "--checkpoint.every_n_steps", "-1"], 1, "--checkpoint.every_n_steps and"),
     "choice": (
         ["fit", "--model", "MLP", "--model.norm", "bat"],
         2,
