@@ -45,8 +45,7 @@ class Parser(LightningArgumentParser):
 
     def format_help(self, *args: Any) -> str:
         # The trainer's options, which are most, come last.
-        groups: Any = self._action_groups
-        groups.sort(key=lambda group: "trainer" in str(group.title))
+        self._action_groups = sorted(self._action_groups, key=lambda g: "trainer" in str(g.title))
         return str(super().format_help(*args))
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:

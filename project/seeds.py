@@ -1,5 +1,7 @@
 """Train one config once per seed, and report how far the results differ by chance.
 
+    python -m project seed_noise --config fashion_mnist --seeds 5
+
 Options that are not named here are those of `fit`. Each seed is a run folder of its own. The
 command goes on where it was stopped: it takes what is finished, resumes what was interrupted, and
 waits for what other processes train, so that the same command on several machines with one shared

@@ -50,7 +50,7 @@ def make_resumable(run: str) -> None:
 def test_a_run_is_followed_from_its_start_to_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     run = Path("runs/synthetic/version_0")
-    args = [*FIT, "--trainer.max_epochs", "100000"]
+    args = [*FIT, "--model.lr_scheduler", "null", "--trainer.max_epochs", "100000"]
     process = subprocess.Popen([sys.executable, "-m", "project", *args], env=environment)
     seen = [""]
     try:
