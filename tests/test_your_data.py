@@ -18,6 +18,7 @@ COMMANDS = [shlex.split(line)[3:] for line in LINES]
 TRAINS = ("fit", "seed_noise")
 FAST = ["--trainer.max_epochs", "1", "--trainer.enable_progress_bar", "false"]
 FAST += ["--trainer.accelerator", "cpu", "--trainer.enable_model_summary", "false"]
+FAST += ["--preflight", "false"]  # which `check` does
 SMALL = ["--model.width", "4", "--data.image_size", "16"]
 
 
@@ -36,6 +37,7 @@ def quick(args: list[str]) -> list[str]:
     """Options that make a command of the page fast; the later ones win."""
     few = ["--seeds", "2", "--jobs", "2"] if args[0] == "seed_noise" else []
     few += FAST if args[0] in TRAINS else []
+    few += ["--num_steps", "20"] if args[0] == "lr_find" else []
     return few + (SMALL if "--config" in args else [])
 
 
