@@ -10,11 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from project.__main__ import console
 from project.callbacks import CurvesMonitor, PredictionGrid
 
 SHARED = Path(os.environ.get("PROJECT_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+# Each core has a process of tests, and a second thread would wait for the tests of the other.
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 
 
 @pytest.fixture(autouse=True)
