@@ -1,4 +1,4 @@
-"""Print what makes a shell complete `project`: python scripts/completion.py bash (or zsh, fish).
+"""Print what makes bash, zsh or fish complete commands: python scripts/completion.py bash
 
 The script that it prints holds all words, so that a TAB starts no Python, let alone torch.
 """
@@ -19,17 +19,18 @@ from project.cli import CLI
 from project.parser import FOLLOWS, config_folder
 from project.usage import COMMANDS, OWN_MAIN
 
+NAME = CLI.__module__.partition(".")[0]  # of the package and of its command
 BASH = """\
-_project() {{
+_{name}() {{
   local words current="${{COMP_WORDS[COMP_CWORD]}}"
   case "${{COMP_WORDS[COMP_CWORD - 1]}}" in
-    project) words="{commands}" ;;
+    {name}) words="{commands}" ;;
 {values}
     *) [[ $current == -* ]] && words="{options}" ;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "$current"))
 }}
-complete -o default -F _project project"""
+complete -o default -F _{name} {name}"""
 OWN = (  # options of commands that are not LightningCLI's
     *(
         "--seeds",
@@ -116,16 +117,18 @@ def options() -> dict[str, list[str]]:
 def bash(found: dict[str, list[str]]) -> str:
     lines = [f'    {name}) words="{" ".join(words)}" ;;' for name, words in found.items() if words]
     commands = " ".join([*COMMANDS, *OWN_MAIN])
-    return BASH.format(commands=commands, values="\n".join(lines), options=" ".join(found))
+    return BASH.format(
+        name=NAME, commands=commands, values="\n".join(lines), options=" ".join(found)
+    )
 
 
 def fish(found: dict[str, list[str]]) -> str:
     commands = " ".join([*COMMANDS, *OWN_MAIN])
-    lines = [f"complete -c project -n __fish_use_subcommand -xa '{commands}'"]
+    lines = [f"complete -c {NAME} -n __fish_use_subcommand -xa '{commands}'"]
     for name, words in found.items():
         if name.startswith("--"):
             values = f" -xa '{' '.join(words)}'" if words else " -r"
-            lines.append(f"complete -c project -l {name[2:]}{values}")
+            lines.append(f"complete -c {NAME} -l {name[2:]}{values}")
     return "\n".join(lines)
 
 

@@ -63,7 +63,7 @@ def without_runs(args: list[str]) -> list[str]:
 
 def unknown(args: list[str], text: str) -> list[str]:
     """The options that a help text does not have, and their values."""
-    known = set(re.findall(r"--[\w.-]+", text))
+    known = set(re.findall(r"^  (?:-\w, )?(--[\w.-]+)", text, re.MULTILINE))
     rest: list[str] = []
     is_known = True
     for arg in args:

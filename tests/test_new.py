@@ -128,7 +128,7 @@ def test_prose_tables_licence_and_modes_survive(tmp_path: Path) -> None:
         folder / "tests/test_packaging.py"
     ).read_text("utf-8")
     assert "with the project's defaults" in (folder / NAME / "cli.py").read_text("utf-8")
-    for name in ("LICENSE", "docs/five_seeds.png"):
+    for name in ("LICENSE", "docs/patience.png"):
         assert (folder / name).read_bytes() == (new.ROOT / name).read_bytes()
     assert (folder / ".ci/run").stat().st_mode == (new.ROOT / ".ci/run").stat().st_mode
     readme = (folder / "README.md").read_text("utf-8")

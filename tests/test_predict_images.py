@@ -122,8 +122,8 @@ def test_photos_are_decoded_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> N
     data.setup("predict")
     batches = iter(data.predict_dataloader())
     assert not decoded
-    assert next(batches)[0].shape == (8, 1, 8, 8)
-    assert len(decoded) == 8
+    assert next(batches)[0].shape == (4, 1, 8, 8)
+    assert len(decoded) == 4
 
 
 @pytest.mark.parametrize(

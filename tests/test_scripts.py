@@ -89,5 +89,5 @@ def test_pictures_are_small_and_of_the_script() -> None:
 
 def test_pictures_of_the_documentation_exist() -> None:
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        for path in re.findall(r"[\w/]+\.png", page.read_text(encoding="utf-8")):
+        for path in re.findall(r"\]\(([\w/]+\.png)", page.read_text(encoding="utf-8")):
             assert (page.parent / path).is_file(), f"{page.name}: {path}"

@@ -119,11 +119,11 @@ def test_augmentation_is_for_training_only() -> None:
 
 
 def test_validation_is_whole_in_a_fixed_order() -> None:
-    data = make(batch_size=6, drop_last=True)  # evaluation batches of 24, and 16 left
+    data = make(batch_size=6, drop_last=True)  # evaluation batches of 12, and 4 left
     loader = data.val_dataloader()
     _, labels, indices = data.sets["val"]
     assert isinstance(loader, TensorLoader)
-    assert [len(batch) for _, batch in loader] == [24, 16]
+    assert [len(batch) for _, batch in loader] == [12, 12, 12, 4]
     assert torch.equal(labels_of(loader), labels[indices])
     assert len(data.train_dataloader()) == 26  # 160 = 26 · 6 + 4
 
