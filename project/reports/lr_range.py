@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from numpy.typing import NDArray
 
-BETA = 0.9  # of the moving average: about ten steps
+BETA, MEMORY = 0.9, 10  # of the moving average, and the steps that it goes back
 DIVERGED = 4  # times the best smoothed loss
 
 
@@ -99,12 +99,24 @@ class LRRange:
         ]
         if self.open_ended:
             lines.append("The loss still fell at the end: raise --lr_max to see further.")
+        if self.uncertain:
+            lines.append(
+                "The loss fell by less than it varies from step to step, so that this is little "
+                "more than noise: raise --num_steps or --data.batch_size."
+            )
         return "\n".join(lines)
 
     @property
     def open_ended(self) -> bool:
         """Whether the smoothed loss was lowest at the last step."""
         return bool(smooth(self.loss).argmin() == len(self.loss) - 1)
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether the smoothed loss fell by less than two standard deviations of the steps."""
+        smoothed = smooth(self.loss)
+        fall = slice(max(smoothed.argmin(), MEMORY) + 1)
+        return bool(smoothed[0] - smoothed.min() < 2 * np.std((self.loss - smoothed)[fall]))
 
     def save(self, folder: Path) -> None:
         """Write `lr_find.json` and `lr_find.png`."""

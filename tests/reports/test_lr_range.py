@@ -88,6 +88,15 @@ def test_learning_rates_are_exponential_and_groups_keep_their_ratio(optimizer: A
     assert len(sweep.losses) == 20
 
 
+def test_a_fall_within_the_noise_is_said() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, 60)
+    flat, falling = np.linspace(2.35, 2.3, 60), np.linspace(2.3, 1.3, 60)
+    clear = measured(list(falling + noise))
+    assert not clear.uncertain
+    assert "noise" not in str(clear)
+    assert "little more than noise" in str(measured(list(flat + noise)))
+
+
 def test_it_stops_where_the_loss_diverges() -> None:
     sweep = LRSweep(1e-3, 1e4, 60)
     trainer = quiet_trainer(max_steps=60, callbacks=[sweep])
