@@ -39,15 +39,16 @@ from project.options import add_options
 from project.parser import HelpFormatter, Parser, expand
 from project.processes import SameStart, end_children, join, lost
 from project.reports.outputs import write_outputs
-from project.resume import FINISHED, check_resumable, find_unfinished, same_data
+from project.resume import check_resumable, find_unfinished, same_data
 from project.run import (
     BEST,
-    CONFIG,
+    FINISHED,
     LAST,
     RECORD,
     claim_run,
     lock_run,
     next_version,
+    read_config,
     read_record,
     record_test,
     release_run,
@@ -128,7 +129,7 @@ class CLI(LightningCLI):
         # Without the switch that would let a checkpoint run code when it is loaded.
         without = {"weights_only", "return_predictions"}
         commands = {k: v | without for k, v in LightningCLI.subcommands().items()}
-        commands |= {name: {"model", "datamodule"} for name in ("check", "lr_find")}
+        commands |= {name: {"model", "datamodule", "trained"} for name in ("check", "lr_find")}
         named = commands.keys() & self.command[:1]  # the parsers of the others would go unused
         return {name: commands[name] for name in named or commands}
 
@@ -259,7 +260,7 @@ class CLI(LightningCLI):
             if self.subcommand != "fit":  # which restores more than the weights
                 self.model.load_state_dict(self.checkpoint["state_dict"])
                 self.config_init[self.subcommand].ckpt_path = None
-        elif self.subcommand == "fit" and config.init_from:
+        elif config.init_from:
             rank_zero_info(init_from(Path(config.init_from), self.model))
         self.checkpoint = None  # free the memory
         if config.compile:  # in place, which keeps the names of the weights
@@ -277,24 +278,29 @@ class CLI(LightningCLI):
         if self.trainer.is_global_zero and (self.run_folder / RECORD).is_file():
             print(summary(self.run_folder))
 
+    def _is_result(self, run: Path, limit: int | float | None) -> bool:
+        """Whether the best checkpoint of a run has seen the whole of the run's own test set."""
+        config = self.config[self.subcommand]
+        whole = limit is None or (isinstance(limit, float) and limit == 1)  # 1 is one batch
+        if not whole or config.trainer.fast_dev_run or Path(config.ckpt_path).name != BEST.name:
+            return False
+        return same_data(read_config(run), self._plain_config())
+
     def after_test(self) -> None:
         config = self.config.test
         run = run_of(Path(config.ckpt_path))
         if not run or not self.trainer.is_global_zero:
             return
-        limit = config.trainer.limit_test_batches  # 1 is one batch, 1.0 all of them
-        whole = (limit is None or repr(limit) == "1.0") and not config.trainer.fast_dev_run
-        same = same_data(yaml.safe_load((run / CONFIG).read_text()), self._plain_config())
-        metrics = {name: value.item() for name, value in self.trainer.callback_metrics.items()}
-        if not whole or not same or Path(config.ckpt_path).name != BEST.name:
-            metrics = {}
+        metrics, examples = {}, {}
+        if self._is_result(run, config.trainer.limit_test_batches):
+            metrics = {name: value.item() for name, value in self.trainer.callback_metrics.items()}
+            sets = getattr(self.datamodule, "sets", {})
+            examples = {split: len(sets[split][2]) for split in ("test",) if split in sets}
+        else:
             print(
                 f"Not the best checkpoint on the run's whole test set: {run}/{RECORD} has no result"
             )
-        examples = {
-            k: len(v[2]) for k, v in getattr(self.datamodule, "sets", {}).items() if k == "test"
-        }
-        print(record_test(run, metrics, examples if metrics else {}))
+        print(record_test(run, metrics, examples))
 
     def lr_find(self, model: L.LightningModule, **kwargs: Any) -> None:
         """Print both suggestions, and write them with a figure beside the runs of that name."""
@@ -309,8 +315,8 @@ class CLI(LightningCLI):
     def check(self, model: L.LightningModule, **kwargs: Any) -> None:
         """Print a table of the verdicts, and write it beside the runs of that name."""
         assert isinstance(self.trainer, Trainer)
-        self.verdicts = self.trainer.check(model, **kwargs)
         config = self.config.check
+        self.verdicts = self.trainer.check(model, **kwargs, trained=bool(config.init_from))
         path = Path(config.trainer.default_root_dir, config.name, "check.json")
         if self.trainer.is_global_zero:
             write_verdicts(path, self.verdicts)
@@ -319,9 +325,13 @@ class CLI(LightningCLI):
     def predict(self, model: L.LightningModule, **kwargs: Any) -> None:
         """Write class and probability of each test image, or of each of the images, as CSV."""
         batches: Any = self.trainer.predict(model, **kwargs)
-        checkpoint = Path(self.config.predict.ckpt_path)
-        folder = run_of(checkpoint) or checkpoint.parent
-        print(f"Predictions: {write_outputs(folder, torch.cat(batches), self.datamodule)}")
+        config = self.config.predict
+        checkpoint = Path(config.ckpt_path)
+        run = run_of(checkpoint)
+        limit = config.trainer.limit_predict_batches
+        if not run or not (config.images or self._is_result(run, limit)):
+            run = checkpoint.parent  # what `compare` reads in the run folder is of its best epoch
+        print(f"Predictions: {write_outputs(run, torch.cat(batches), self.datamodule)}")
 
 
 def _listed(one_or_more: Any) -> list[Any]:

@@ -4,7 +4,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Iterable, Iterator
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule
@@ -103,8 +103,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def _arguments(class_path: str) -> set[str]:
-    module, name = class_path.rsplit(".", 1)
-    kind = getattr(import_module(module), name)
+    kind: Any = resolve_name(class_path)
     inits = (vars(base).get("__init__") for base in kind.__mro__ if base is not object)
     names = {name for init in inits if init for name in inspect.signature(init).parameters}
     return names - {"self", "args", "kwargs"}

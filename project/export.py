@@ -13,6 +13,7 @@ from contextlib import redirect_stderr
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -21,8 +22,7 @@ from torch import Tensor, nn
 from project.checkpoint import check_fits, load_checkpoint
 from project.data.loader import Normalize, generator
 from project.data.photos import preprocessing
-from project.reports.runs import run_config
-from project.run import BEST, read_record
+from project.run import BEST, read_config, read_record, write_whole
 from project.usage import OptionParser, UsageError
 
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
@@ -32,14 +32,13 @@ BATCH_SIZES = (2, 1, 33)  # the first one is traced, all are compared
 MEANING = {"input": "images, uint8 (N, C, H, W), not normalised", "output": "logits, float32"}
 
 
-def load(path: Path, checkpoint: dict[str, Any], class_path: str) -> nn.Module:
+def load_network(run: Path, checkpoint: dict[str, Any], facts: dict[str, Any]) -> nn.Module:
     """The network of a checkpoint, in float32 on the CPU, with its normalisation."""
-    module, name = class_path.rsplit(".", 1)
-    model = getattr(import_module(module), name)(**checkpoint["hyper_parameters"])
-    check_fits(path, checkpoint, model)
+    kind = resolve_name(read_config(run)["model"]["class_path"])
+    model = kind(**checkpoint["hyper_parameters"])
+    check_fits(run / BEST, checkpoint, model)
     model.load_state_dict(checkpoint["state_dict"])
     model.to(memory_format=torch.contiguous_format)  # else torch.export.save warns of the weights
-    facts = preprocessing(path, checkpoint)
     return nn.Sequential(Normalize(facts["mean"], facts["std"]), model).eval()
 
 
@@ -70,14 +69,14 @@ def run_file(content: bytes, images: Tensor, onnx: bool) -> Tensor:
 def export(run: Path, onnx: bool) -> tuple[bytes, str]:
     """The file of a run, and how far its logits are from those of the checkpoint."""
     path = run / BEST
-    checkpoint, class_path = load_checkpoint(path), run_config({"run": run})["model"]["class_path"]
+    checkpoint = load_checkpoint(path)
     facts = preprocessing(path, checkpoint)
     shape = (sum(BATCH_SIZES), facts["in_channels"], facts["image_size"], facts["image_size"])
     images = torch.randint(256, shape, dtype=torch.uint8, generator=generator(0))
     batches = images.split(BATCH_SIZES)
     logging.getLogger("torch.fx").setLevel(logging.ERROR)
     try:
-        network = load(path, checkpoint, class_path)
+        network = load_network(run, checkpoint, facts)
         content = to_bytes(network, batches[0], onnx, MEANING | facts)
         written = torch.cat([run_file(content, batch, onnx) for batch in batches])
     except Exception as error:  # the exporters raise anything
@@ -107,8 +106,6 @@ def main(args: list[str]) -> int:
     if not path.parent.is_dir() or path.is_dir():
         raise UsageError(f"--output {path} is no file in a folder that exists")
     content, found = export(options.run, onnx)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)
+    write_whole(path, content)
     print(f"{path}, in float32; the run was trained in {precision}: {found}")
     return 0

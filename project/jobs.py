@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
-from project.reports.runs import ENDED, runs_in
-from project.run import LAST, is_free, read_record
+from project.reports.runs import runs_in
+from project.run import ENDED, LAST, is_free, read_record
 from project.variants import Variant
 
 POLL_S = 0.2
@@ -48,7 +48,7 @@ class Job:
         """Of the finished run of this seed, or else of the newest one."""
         records = [read_record(run) | {"run": run} for run in runs_in(self.folder)]
         key = (self.variant.sha256, self.seed)
-        own = [record for record in records if (record["config_sha256"], record["seed"]) == key]
+        own = [r for r in records if (r.get("config_sha256"), r.get("seed")) == key]
         ended = [record for record in own if record["stopped_by"] in ENDED]
         return next(iter([*ended, *reversed(own)]), None)
 

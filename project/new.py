@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from fnmatch import fnmatch
 from importlib.util import find_spec
 from keyword import iskeyword
@@ -101,7 +102,7 @@ def main(args: list[str]) -> None:
     if not find_spec("ruff"):
         raise UsageError("ruff, which sorts the imports anew, is missing: pip install ruff")
     if options.update:
-        name = git(folder, "show", "template:pyproject.toml").split('name = "')[1].split('"')[0]
+        name = tomllib.loads(git(folder, "show", "template:pyproject.toml"))["project"]["name"]
         with TemporaryDirectory() as made:
             version = write(Path(made), name, folder)
             git(folder, "fetch", "-q", made, "template:template")

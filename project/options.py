@@ -4,6 +4,7 @@ from jsonargparse.typing import PositiveFloat
 from lightning.pytorch.cli import LightningArgumentParser
 
 from project.callbacks import EarlyStopping, LastCheckpoint, PredictionGrid
+from project.parser import LINKED
 from project.run import monitor_mode
 
 
@@ -34,5 +35,5 @@ def add_options(parser: LightningArgumentParser, command: str | None) -> None:
     parser.link_arguments("monitor", "early_stopping.init_args.mode", compute_fn=monitor_mode)
     parser.link_arguments("monitor", "model.init_args.monitor")
     parser.link_arguments("seed_everything", "data.init_args.seed")
-    for name in ("num_classes", "class_names", "in_channels", "image_size", "num_features"):
+    for name in LINKED:
         parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")

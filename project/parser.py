@@ -15,17 +15,16 @@ from project.explain import explain, nearest
 from project.run import BEST, CONFIG, LAST, read_record
 from project.usage import COMMANDS, DEFAULT_CONFIG, UsageError
 
-DERIVED = ("T_max", "max_lr")  # required by torch, but known from the run: see `Classifier`
+DERIVED = ("T_max", "max_lr")  # required by torch, but known from the run: see `Task`
 # Lightning has a class of the same name, so that the short one would be ambiguous.
 PLATEAU = "ReduceLROnPlateau"
+# Arguments of a model that are those of the data.
+LINKED = ("num_classes", "class_names", "in_channels", "image_size", "num_features")
 # Options whose values follow from others, so that their own would be ignored.
 FOLLOWS = {"--data.seed": "--seed_everything"}
 FOLLOWS |= {f"--{key}": "--monitor" for key in ("model.monitor", "early_stopping.monitor")}
 FOLLOWS |= {"--early_stopping.mode": "the name of --monitor"}
-FOLLOWS |= {
-    f"--model.{key}": "--data"
-    for key in ("num_classes", "class_names", "image_size", "num_features")
-}
+FOLLOWS |= {f"--model.{key}": "--data" for key in LINKED}
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
@@ -93,7 +92,7 @@ def expand(args: list[str]) -> list[str]:
         if arg in ("-c", "--config"):
             expanded += ["--config", str(find_config(value))]
         elif arg == "--run":  # first, so that all other options win over its config
-            expanded[1:1] = _run_arguments(Path(value), fit=args[0] == "fit")
+            expanded[1:1] = _run_arguments(Path(value), args[0])
         else:
             expanded.append(
                 re.sub(rf"(^|=){PLATEAU}$", rf"\1torch.optim.lr_scheduler.{PLATEAU}", arg)
@@ -129,9 +128,12 @@ def find_config(name: str) -> Path:
     )
 
 
-def _run_arguments(run: Path, fit: bool) -> list[str]:
+def _run_arguments(run: Path, command: str) -> list[str]:
     read_record(run)
-    checkpoint = run / (LAST if fit else BEST)
+    arguments = ["--config", str(run / CONFIG), "--run", str(run)]
+    if command in ("check", "lr_find"):  # which look at the untrained network
+        return arguments
+    checkpoint = run / (LAST if command == "fit" else BEST)
     if not checkpoint.is_file():
         raise UsageError(f"run {run} has no {checkpoint.relative_to(run)}")
-    return ["--config", str(run / CONFIG), "--run", str(run), "--ckpt_path", str(checkpoint)]
+    return [*arguments, "--ckpt_path", str(checkpoint)]

@@ -4,9 +4,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from project.run import LAST, NEUTRAL, flatten, is_free, next_version, read_record
+from project.run import FINISHED, LAST, NEUTRAL, flatten, is_free, next_version, read_record
 
-FINISHED = ("max_epochs", "max_steps", "early_stopping")
 # Settings that can differ when a run is resumed: how long it goes on, and what changes no result.
 FREE = (
     *NEUTRAL,

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
 from filelock import BaseFileLock, FileLock, Timeout
 
 RECORD, LOCK = "run.json", ".lock"
@@ -26,6 +27,8 @@ NEUTRAL = (  # beginnings of settings that do not change what a run computes
     "trainer.default_root_dir",
     *("trainer.enable_", "trainer.logger", "trainer.profiler", "trainer.num_sanity_val_steps"),
 )
+FINISHED = ("max_epochs", "max_steps", "early_stopping")  # what stops a run at its end
+ENDED = (*FINISHED, "max_time")  # what stops one whose result counts
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "numpy")
 
 
@@ -104,11 +107,22 @@ def read_record(run: Path) -> dict[str, Any]:
     return record
 
 
+def read_config(run: Path) -> dict[str, Any]:
+    """The configuration of a run, in plain types."""
+    config: dict[str, Any] = yaml.safe_load((run / CONFIG).read_text())
+    return config
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that at any instant there is a whole one, old or new."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
 def write_record(run: Path, record: dict[str, Any]) -> None:
-    """Write the run record, so that at any instant there is a whole one."""
-    partial = run / f".{RECORD}.partial"
-    partial.write_text(json.dumps(record, indent=2) + "\n")
-    partial.replace(run / RECORD)
+    """Write the run record."""
+    write_whole(run / RECORD, (json.dumps(record, indent=2) + "\n").encode())
 
 
 def run_of(checkpoint: Path) -> Path | None:

@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from project.jobs import Job, work
-from project.reports.runs import METRICS, read_metrics
+from project.reports.runs import read_metrics
 from project.usage import OptionParser, UsageError
 from project.variants import Variant, config_name, variants
 
@@ -76,7 +76,7 @@ def describe(job: Job) -> str:
 
 def _progress(job: Job) -> str:
     record, text = job.record(), f", {time.monotonic() - job.begin:.0f} s"
-    if not record or not (record["run"] / METRICS).is_file():
+    if not record:
         return text
     metrics = read_metrics(record["run"])
     names = [name for name in metrics if name.startswith("val/")]

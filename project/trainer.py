@@ -50,15 +50,19 @@ class Trainer(L.Trainer):
         return LRRange.of(sweep)
 
     def check(
-        self, model: L.LightningModule, datamodule: L.LightningDataModule | None = None
+        self,
+        model: L.LightningModule,
+        datamodule: L.LightningDataModule | None = None,
+        trained: bool = False,
     ) -> list[Verdict]:
         """Find out in seconds whether a run can work, and if not, why; nothing is trained.
 
         Args:
             model: To look at; it stays as it is.
             datamodule: Its training and validation examples are used.
+            trained: Whether the model has weights of another run, whose loss is not near ln C.
         """
-        preflight = Preflight()
+        preflight = Preflight(trained)
         self.callbacks.append(preflight)  # type: ignore[attr-defined]
         self.fit(model, datamodule=datamodule)
         return preflight.verdicts

@@ -1,13 +1,16 @@
-"""Options of the commands that start without torch, and the error of a command line."""
+"""The commands, the options of those with their own parser, and the error of a command line."""
 
 import argparse
 from typing import NoReturn
 
 DEFAULT_CONFIG = "synthetic"  # which can be tried without any data
 COMMANDS = ("fit", "validate", "test", "predict", "check", "lr_find")
-WITHOUT_TORCH = {"seed_noise": "project.seeds", "compare": "project.reports.compare"}
-WITHOUT_TORCH |= {"runs": "project.reports.overview"}
-OWN_MAIN = WITHOUT_TORCH | {"export": "project.export"}  # commands that are no LightningCLI's
+OWN_MAIN = {  # commands that are no LightningCLI's; all but export begin without torch
+    "seed_noise": "project.seeds",
+    "compare": "project.reports.compare",
+    "runs": "project.reports.overview",
+    "export": "project.export",
+}
 TEXTS = {
     "fit": "Train a model. All about the run is kept in runs/NAME/version_N.",
     "validate": "Measure the best epoch of a run on its validation images.",

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -122,6 +123,49 @@ def test_test_from_a_config_and_a_checkpoint(finished: Path) -> None:
     cli = main(["test", "--config", "synthetic", *TINY, *QUIET, "--ckpt_path", checkpoint])
     saved = torch.load(checkpoint, weights_only=True)["state_dict"]
     assert all(torch.equal(cli.model.state_dict()[name], saved[name]) for name in saved)
+
+
+def test_check_and_lr_find_look_at_a_run_as_it_began(finished: Path) -> None:
+    run = ["--run", str(finished), *QUIET]
+    checked = main(["check", *run])
+    assert [verdict.name for verdict in checked.verdicts][:2] == [
+        "InitLossCheck",
+        "OverfitOneBatch",
+    ]
+    assert main(["lr_find", *run, "--num_steps", "20"]).lr_range.lr[0] == 1e-6
+
+
+def test_check_and_lr_find_begin_with_the_weights_they_are_given(finished: Path) -> None:
+    best = str(finished / "checkpoints" / "best.ckpt")
+    given = [*FIT[1:], "--init_from", best]
+    checked = main(["check", *given])
+    saved = torch.load(best, weights_only=True)["state_dict"]
+    assert all(torch.equal(checked.model.state_dict()[name], saved[name]) for name in saved)
+    assert checked.verdicts[0].name == "OverfitOneBatch", "its initial loss is not near ln C"
+    losses = [
+        main(["lr_find", *args, "--num_steps", "20"]).lr_range.loss[0] for args in (given, FIT[1:])
+    ]
+    assert losses[0] < losses[1]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--ckpt_path", "checkpoints/last.ckpt"],
+        ["--ckpt_path", "checkpoints/best.ckpt", "--trainer.limit_predict_batches", "1"],
+        ["--ckpt_path", "checkpoints/best.ckpt", "--data.split_seed", "1"],
+    ],
+)
+def test_predictions_of_something_else_do_not_replace_the_run_s(
+    finished: Path, tmp_path: Path, args: list[str]
+) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    config = ["--config", str(run / "config.yaml"), "--data.batch_size", "8"]
+    main(["predict", *config, args[0], str(run / args[1]), *args[2:]])
+    before = {path.name for path in finished.iterdir()}
+    assert {path.name for path in run.iterdir()} == before
+    rows = (run / "checkpoints" / "predictions.csv").read_text().splitlines()
+    assert len(rows) == 1 + (16 if "--trainer.limit_predict_batches" in args else 20)
 
 
 def test_model_loads_from_a_checkpoint_in_a_notebook(finished: Path) -> None:
@@ -321,6 +365,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
         2,
         "^error: --max_wait_s: -1 does not conform to .* v>0$",
     ),
+    "follows": ([*FIT, "--model.in_channels", "1"], 2, "--model.in_channels follows from --data"),
     "positional": ([*FIT, "foo"], 2, "'foo' is no option: options begin with --"),
     "accumulate": ([*FIT, "--trainer.accumulate_grad_batches", "0"], 2, "must be 1 or more"),
     "save": ([*FIT, "--checkpoint.every_n_steps", "-1"], 1, "--checkpoint.every_n_steps and"),

@@ -1,6 +1,5 @@
 """Checks that refuse a run which could not work, by what they measure before its first step."""
 
-import difflib
 import json
 import math
 import textwrap
@@ -22,6 +21,7 @@ from project.callbacks.diagnosis import GAP, Diagnosis, smoothing_floor
 from project.callbacks.rehearsal import Witness, first_examples, rehearse
 from project.data.loader import Batch
 from project.data.stream import Split
+from project.explain import nearest
 
 # Over 100 seeds of the MLP and 20 of ResNet18, the loss of 128 examples is 0.12 ± 0.06 above ln C,
 # from -0.03 to 0.32: the bounds are nine standard deviations above the mean and seven below it.
@@ -195,6 +195,5 @@ class MonitorCheck(Callback):
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         known = list(trainer.callback_metrics)
         if known and not self.monitor.startswith("train/") and self.monitor not in known:
-            close = difflib.get_close_matches(self.monitor, known, n=1)
-            hint = f" (did you mean {close[0]}?)" if close else ""
+            hint = nearest(self.monitor, known)
             raise ValueError(f"no metric {self.monitor}{hint}; there are {', '.join(known)}")

@@ -130,11 +130,12 @@ CHECKS += [DataStreamCheck, SplitOverlapCheck, EvaluationCheck]
 class Preflight(Callback):
     """Carries out all checks at the start of a fit, which then ends without a step."""
 
-    def __init__(self) -> None:
+    def __init__(self, trained: bool) -> None:
+        self.checks = [check for check in CHECKS if not (trained and check is InitLossCheck)]
         self.verdicts: list[Verdict] = []
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        for check in CHECKS:
+        for check in self.checks:
             try:
                 verdict = check().measure(trainer, pl_module)
             except Exception as error:  # of the user's code, which may fail in one check alone

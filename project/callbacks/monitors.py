@@ -1,6 +1,6 @@
 """What a run shows of itself: its gradient norm, its speed, its weights, its settings.
 
-Rows go straight to the loggers, as those of the Classifier do: with the number of their step, and
+Rows go straight to the loggers, as those of the Task do: with the number of their step, and
 before the checkpoint of the moment, so that a resumed run lacks none.
 """
 

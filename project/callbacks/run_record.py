@@ -68,7 +68,8 @@ class RunRecord(Callback):
             self.run.mkdir(parents=True, exist_ok=True)
             resumes = len(list(self.run.glob("config*.yaml")))
             name = f"config.resume_{resumes}.yaml" if resumes else CONFIG  # of the first start
-            (self.run / name).write_text(yaml.safe_dump(self.config, sort_keys=False))
+            config = {key: value for key, value in self.config.items() if key != "ckpt_path"}
+            (self.run / name).write_text(yaml.safe_dump(config, sort_keys=False))
             write_record(self.run, self.record)
 
     def on_save_checkpoint(self, trainer: L.Trainer, _: Any, checkpoint: dict[str, Any]) -> None:

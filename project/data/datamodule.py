@@ -64,6 +64,8 @@ class ImageDataModule(StreamDataModule):
     def load(self, split: Split) -> tuple[Images, Tensor] | None:
         """Images, uint8 (N, C, H, W) or a dataset of uint8 (C, H, W), and labels, int64 (N,).
 
+        A dataset's `__repr__` names its content, by which a resumed run knows it again.
+
         None for "val" or "test" means that the data have no such part of their own.
         """
 

@@ -157,7 +157,8 @@ class ImageFolderDataModule(ImageDataModule):
             raise ValueError(f"image_size {image_size} must be positive")
         self.root, self.image_size, self.in_channels = Path(root), image_size, in_channels
         self.memory_budget, self.cache = memory_budget, cache
-        self.test_size = 0 if (self.root / "test").is_dir() else test_size
+        nested = (self.root / "train").is_dir()
+        self.test_size = 0 if nested and (self.root / "test").is_dir() else test_size
 
     def _folder(self, split: Split) -> Path:
         nested = (self.root / "train").is_dir()

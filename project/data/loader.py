@@ -91,8 +91,7 @@ class TensorLoader:
             )
         self.images, self.labels, self.batch_size = images, labels, batch_size
         self.indices = torch.arange(len(labels)) if indices is None else indices
-        self.mean, self.std = tuple(mean), tuple(std)
-        self.normalize = Normalize(self.mean, self.std)
+        self.mean, self.normalize = tuple(mean), Normalize(mean, std)
         self.shuffle, self.augment, self.drop_last = shuffle, augment, drop_last
         self.class_balanced = class_balanced
         self.seed, self.rank, self.world_size = seed, rank, world_size
@@ -104,19 +103,24 @@ class TensorLoader:
         # Lightning looks for `set_epoch` in a DataLoader's two attributes.
         self.sampler = self.batch_sampler = self
 
-        rest = len(self.indices) % batch_size
-        if shuffle and not drop_last and rest > world_size and rest % world_size:
+        self._num_batches = self._count_batches()
+
+    def _count_batches(self) -> int:
+        """Of an epoch, with what is left for the last one if the ranks can share it."""
+        rest, ranks = len(self.indices) % self.batch_size, self.world_size
+        if self.shuffle and not self.drop_last and rest > ranks and rest % ranks:
             raise ValueError(
-                f"the last training batch has {rest} examples, which {world_size} ranks can't "
-                "share equally: set --data.drop_last true, or another --data.train_size"
+                f"the last training batch has {rest} examples, which {ranks} ranks can't share "
+                "equally: set --data.drop_last true, or another --data.train_size"
             )
-        keep_rest = rest > world_size if shuffle else rest > 0
-        self._num_batches = len(self.indices) // batch_size + (keep_rest and not drop_last)
-        if self._num_batches == 0:
+        keep_rest = rest > ranks if self.shuffle else rest > 0
+        number = len(self.indices) // self.batch_size + (keep_rest and not self.drop_last)
+        if number == 0:
             raise ValueError(
-                f"{len(self.indices)} examples make no batch of {batch_size}: "
+                f"{len(self.indices)} examples make no batch of {self.batch_size}: "
                 "set a smaller --data.batch_size"
             )
+        return number
 
     def __len__(self) -> int:
         return self._num_batches

@@ -47,9 +47,8 @@ class PhotosDataModule(StreamDataModule):
         super().__init__(batch_size, seed=0)
         self.class_names, self.preprocessing = preprocessing["class_names"], preprocessing
         self.num_classes = len(self.class_names)
-        self.image_size, self.in_channels = (
-            preprocessing[k] for k in ("image_size", "in_channels")
-        )
+        self.image_size = preprocessing["image_size"]
+        self.in_channels = preprocessing["in_channels"]
         files = [path for path in sorted(root.rglob("*")) if path.suffix.lower() in SUFFIXES]
         paths = [p for p in files if "/." not in f"/{p.relative_to(root).as_posix()}"]
         if not paths:

@@ -60,6 +60,11 @@ class StreamDataModule(L.LightningDataModule, ABC):
                 if isinstance(images, Tensor):
                     for chunk in indices.split(1000):
                         digest.update(images.index_select(0, chunk).numpy().data)
+                elif type(images).__repr__ is object.__repr__:
+                    raise ValueError(
+                        f"{type(images).__name__} needs a __repr__ that names its content, by "
+                        "which a resumed run knows its data again"
+                    )
                 else:
                     digest.update(repr(images).encode())
         return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Networks: one abstract `Classifier`, and one file for each architecture."""
+"""Networks: abstract `Task` and `Classifier`, and one file for each architecture."""
 
 from project.models.classifier import Classifier
 from project.models.fast_net import FastNet

@@ -154,8 +154,9 @@ class Task(L.LightningModule, ABC):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer = self.optimizer(self.trained())
         for group in optimizer.param_groups:
-            if factor := group.get("lr_factor"):
-                group["lr"] *= factor
+            factor = group.get("lr_factor", 1.0)
+            group["lr"] *= factor
+            if "weight_decay" in group:
                 group["weight_decay"] /= factor  # so that all weights decay alike
         self._scale_lr(optimizer)
         schedule = self._schedule(optimizer)

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from project.reports.runs import REPORT, run_config
+from project.reports.runs import REPORT
 from project.reports.seed_noise import COLUMNS, SeedNoiseReport
 from project.reports.statistics import holm, pooled_std, welch
 from project.reports.tables import table
 from project.reports.verdict import Result
+from project.run import read_config
 from project.usage import OptionParser
 
 
@@ -50,7 +51,8 @@ def check_comparable(a: SeedNoiseReport, b: SeedNoiseReport) -> None:
     if shared := {r["run"] for r in a.records} & {r["run"] for r in b.records}:
         raise ValueError(f"{a.name} and {b.name} share runs, such as {min(shared)}")
     if a.records[0]["data_sha256"] != b.records[0]["data_sha256"]:
-        data = [run_config(group.records[0])["data"].get("init_args", {}) for group in (a, b)]
+        configs = [read_config(Path(group.records[0]["run"])) for group in (a, b)]
+        data = [config["data"].get("init_args", {}) for config in configs]
         changed = [k for k in data[0] | data[1] if data[0].get(k) != data[1].get(k)]
         settings = [f"{k} {data[0].get(k)} → {data[1].get(k)}" for k in changed]
         why = f" ({', '.join(settings)})" if settings else ""
@@ -68,7 +70,7 @@ def cautions(groups: Sequence[SeedNoiseReport]) -> list[str]:
     found = [f"left out: {line}" for group in groups for line in group.left_out]
     if len({group.records[0]["config_sha256"] for group in groups}) < len(groups):
         found.append("some of the groups have the same config: a difference is chance")
-    monitors = sorted({run_config(group.records[0])["monitor"] for group in groups})
+    monitors = sorted({read_config(Path(group.records[0]["run"]))["monitor"] for group in groups})
     if len(monitors) > 1:
         found.append(f"the best epochs were picked by {' and '.join(monitors)}")
     if metric.startswith("val/"):

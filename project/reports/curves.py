@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from project.reports.runs import read_metrics
-from project.run import RECORD, read_record
+from project.run import RECORD, read_record, write_whole
 
 CURVES = "curves.png"
 STYLES = {  # told apart without colours too
@@ -120,11 +120,9 @@ def save_figure(figure: Figure, path: Path) -> bytes:
     """
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=120)
-    partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(buffer.getvalue())
-        partial.replace(path)
+        write_whole(path, buffer.getvalue())
     except OSError as error:
         warnings.warn(f"can't write {path}: {error}", stacklevel=2)
     return buffer.getvalue()

@@ -115,7 +115,7 @@ class LRRange:
     def uncertain(self) -> bool:
         """Whether the smoothed loss fell by less than two standard deviations of the steps."""
         smoothed = smooth(self.loss)
-        fall = slice(max(smoothed.argmin(), MEMORY) + 1)
+        fall = slice(max(int(smoothed.argmin()), MEMORY) + 1)
         return bool(smoothed[0] - smoothed.min() < 2 * np.std((self.loss - smoothed)[fall]))
 
     def save(self, folder: Path) -> None:

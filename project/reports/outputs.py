@@ -15,6 +15,7 @@ from project.data import ImageDataModule
 from project.data.photos import PhotosDataModule
 from project.reports.curves import save_figure
 from project.reports.predictions import SHOWN, draw_photos
+from project.reports.runs import AS_CSV, PREDICTIONS
 
 TOP = 5  # classes of a photo
 
@@ -27,7 +28,7 @@ def write_outputs(folder: Path, outputs: Tensor, data: Any) -> Path:
     """
     if isinstance(data, PhotosDataModule):
         return write_photos(folder, outputs, data)
-    path = folder / "predictions.csv"
+    path = folder / PREDICTIONS
     if outputs.ndim == 1:  # of a regression
         write_values(path, outputs, data.sets["test"][1])
     else:
@@ -44,9 +45,10 @@ def write_predictions(path: Path, probabilities: Tensor, data: ImageDataModule) 
         data: Its test images are those that were predicted.
     """
     _, labels, indices = data.sets["test"]
+    indices = indices[: len(probabilities)]
     best, classes = probabilities.max(1)
     names = data.class_names
-    with path.open("w", newline="") as file:
+    with path.open("w", **AS_CSV) as file:
         writer = csv.writer(file)
         writer.writerow(["index", "label", "prediction", "probability"])
         columns = (indices, labels[indices], classes, best)
@@ -56,10 +58,11 @@ def write_predictions(path: Path, probabilities: Tensor, data: ImageDataModule) 
 
 def write_values(path: Path, values: Tensor, targets: Tensor) -> None:
     """Write target and predicted value, float (N,), of each test example as CSV, in their order."""
-    with path.open("w", newline="") as file:
+    with path.open("w", **AS_CSV) as file:
         writer = csv.writer(file)
         writer.writerow(["index", "target", "prediction"])
-        for i, pair in enumerate(zip(targets.tolist(), values.tolist(), strict=True)):
+        pairs = zip(targets[: len(values)].tolist(), values.tolist(), strict=True)
+        for i, pair in enumerate(pairs):
             writer.writerow([i, *(f"{value:.6g}" for value in pair)])
 
 
@@ -74,7 +77,7 @@ def write_photos(folder: Path, probabilities: Tensor, data: PhotosDataModule) ->
     ranked = probabilities.sort(dim=1, descending=True, stable=True)  # of equals the first is first
     best, classes = (part[:, :TOP].tolist() for part in ranked)
     suffixes = ["", *(f"_{k}" for k in range(2, len(best[0]) + 1))]
-    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+    with path.open("w", **AS_CSV) as file:
         writer = csv.writer(file)
         writer.writerow(["path", *(f"{x}{k}" for k in suffixes for x in ("class", "probability"))])
         for i in read:

@@ -20,8 +20,7 @@ from typing import Any
 
 from project.reports.runs import METRICS, Record, read_metrics
 from project.reports.tables import Scale, table
-from project.resume import FINISHED
-from project.run import CONFIG, LAST, RECORD, is_free, monitor_mode, read_record
+from project.run import CONFIG, FINISHED, LAST, RECORD, is_free, monitor_mode, read_record
 from project.usage import OptionParser, UsageError
 
 NEEDED = ("seed", "epochs", "seconds", "stopped_by", "metrics")
@@ -48,7 +47,9 @@ def look(run: Path) -> Record:
         started = time.localtime((run / CONFIG).stat().st_mtime)
         record["when"] = time.strftime("%Y-%m-%d %H:%M:%S", started)
         record["monitor"] = found[1] if found else "val/loss"
-        record |= _so_far(run, record) if (stopped_by := record["stopped_by"]) is None else {}
+        stopped_by = record["stopped_by"]
+        if stopped_by is None:
+            record |= _so_far(run, record)
         record["seconds"] = round(record["seconds"])
         record["metrics"] = {k: v for k, v in record["metrics"].items() if math.isfinite(v)}
         if stopped_by in FINISHED or training:
@@ -65,7 +66,7 @@ def look(run: Path) -> Record:
 
 def _so_far(run: Path, record: Record) -> Record:
     """What `metrics.csv` says of a run that has not written down its end."""
-    rows, monitor = read_metrics(run) if (run / METRICS).is_file() else {}, record["monitor"]
+    rows, monitor = read_metrics(run), record["monitor"]
     if not (values := [value for _, value in rows.get(monitor, [])]):
         return {}
     best = values.index((max if monitor_mode(monitor) == "max" else min)(values))
@@ -83,7 +84,8 @@ def order(rows: Sequence[Record], key: str) -> list[Record]:
         return (isinstance(found, str), found) if isinstance(found, int | float | str) else ()
 
     if rows and not any(map(value, rows)):
-        names = {name for row in rows for name in row | row["metrics"]}
+        known = [item for row in rows for item in (row | row["metrics"]).items()]
+        names = {name for name, found in known if isinstance(found, int | float | str)}
         raise UsageError(f"--sort {key}: no run has it; there are {', '.join(sorted(names))}")
     metric = any(key in row["metrics"] for row in rows)
     down = key == "when" or (metric and monitor_mode(key) == "max")

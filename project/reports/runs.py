@@ -10,13 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
+from project.run import ENDED, RECORD, read_record
 
-from project.resume import FINISHED
-from project.run import CONFIG, RECORD, read_record
-
-REPORT, METRICS = "seed_noise.json", "metrics.csv"
-ENDED = (*FINISHED, "max_time")
+REPORT, METRICS, PREDICTIONS = "seed_noise.json", "metrics.csv", "predictions.csv"
+# Names of class folders can be any.
+AS_CSV: Any = {"newline": "", "encoding": "utf-8", "errors": "surrogateescape"}
 Record = dict[str, Any]
 
 
@@ -28,6 +26,8 @@ def runs_in(folder: Path) -> list[Path]:
 
 def read_metrics(run: Path) -> dict[str, list[tuple[int, float]]]:
     """Optimiser step and value of every row, by metric; `epoch` is one of them."""
+    if not (run / METRICS).is_file():
+        return {}
     with (run / METRICS).open(newline="") as file:
         rows = list(csv.DictReader(line for line in file if line.endswith("\n")))  # whole ones
     metrics: dict[str, list[tuple[int, float]]] = {}
@@ -71,12 +71,6 @@ def finished(
             continue
         left_out.append(f"{run} (seed {seed}): {reason}")
     return [counted[seed] for seed in sorted(counted)], left_out
-
-
-def run_config(record: Record) -> dict[str, Any]:
-    """What the run of a record was configured with."""
-    config: dict[str, Any] = yaml.safe_load((Path(record["run"]) / CONFIG).read_text())
-    return config
 
 
 def find_runs(spec: str) -> list[Path]:

@@ -76,8 +76,6 @@ def draw_sweep(sweep: SweepReport) -> Figure:
 
 def _curve(run: Path, metric: str) -> tuple[list[float], list[float]]:
     """Epochs and values, or nothing for a run that logged no metrics."""
-    if not (run / "metrics.csv").is_file():
-        return [], []
     metrics = read_metrics(run)
     trained = metrics.get("train/loss", [(0, 0.0)])
     steps = (trained[-1][0] + 1) / len(trained)  # of an epoch

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from project.reports.runs import REPORT, Record, find_runs, finished, run_config
+from project.reports.runs import REPORT, Record, find_runs, finished
 from project.reports.statistics import detectable_effect, sampling_std, seeds_needed, t_interval
 from project.reports.tables import Scale, table
-from project.run import read_record
+from project.run import read_config, read_record
 
 COLUMNS = ("n", "mean", "95 % interval", "seed std")
 SETS = {"val": "validation", "test": "test", "train": "training"}
@@ -59,7 +59,7 @@ class SeedNoiseReport:
         records, left_out = finished(runs, metric, sha256)
         if records and metric is None:
             accurate = all("val/acc" in record["metrics"] for record in records)
-            metric = "val/acc" if accurate else run_config(records[0])["monitor"]
+            metric = "val/acc" if accurate else read_config(Path(records[0]["run"]))["monitor"]
             records, left_out = finished(runs, metric, sha256)
         if len(records) < 2:
             found = "; ".join([f"{len(records)} in {spec}", *left_out])

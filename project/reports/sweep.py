@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
@@ -23,6 +24,11 @@ class SweepReport:
     reports: list[SeedNoiseReport]
 
     def __post_init__(self) -> None:
+        if len({report.records[0]["data_sha256"] for report in self.reports}) > 1:
+            raise ValueError(
+                f"the variants of {self.name} have other training or validation images: only runs "
+                "on the same images can be compared"
+            )
         sign = 1 if monitor_mode(self.metric) == "min" else -1
         self.reports = sorted(self.reports, key=lambda report: sign * report.mean)
 
@@ -34,6 +40,7 @@ class SweepReport:
         """The swept values in the name of a report."""
         return report.name.removeprefix(f"{self.name}-")
 
+    @cached_property
     def p_values(self) -> list[float]:
         """Of each variant against the best, corrected for all pairs, since the data chose it."""
         pairs = list(combinations([report.values for report in self.reports], 2))
@@ -42,13 +49,13 @@ class SweepReport:
 
     def __str__(self) -> str:
         rows: list[list[Any]] = [[self.metric, *COLUMNS, "epochs", "p against the best"]]
-        for report, p in zip(self.reports, [None, *self.p_values()], strict=True):
+        for report, p in zip(self.reports, [None, *self.p_values], strict=True):
             epochs = f"{mean(record['epochs'] for record in report.records):.1f}"
             rows.append(
                 [self.label(report), *report.row(), epochs, "" if p is None else f"{p:.2g}"]
             )
         best, *others = map(self.label, self.reports)
-        close = [name for name, p in zip(others, self.p_values(), strict=True) if p >= ALPHA]
+        close = [name for name, p in zip(others, self.p_values, strict=True) if p >= ALPHA]
         verdict = (
             f"{best} has the best mean, and can't be told from {', '.join(close)} with these seeds."
             if close
@@ -68,7 +75,7 @@ class SweepReport:
         path = root / f"{self.name}-{'-'.join(settings)}.md"
         path.write_text(f"{self}\n", encoding="utf-8")
         rows = [{"name": report.name, **report.json()} for report in self.reports]
-        result = {"metric": self.metric, "p": [None, *self.p_values()], "variants": rows}
+        result = {"metric": self.metric, "p": [None, *self.p_values], "variants": rows}
         path.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
         draw_sweep(self).savefig(path.with_suffix(".png"), dpi=120)
         return path

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from project.reports.runs import AS_CSV, PREDICTIONS
 from project.reports.seed_noise import SeedNoiseReport
 from project.reports.statistics import Comparison, mcnemar, pooled_std, seeds_needed
 from project.reports.tables import Scale
@@ -116,10 +117,10 @@ def _median_predictions(group: SeedNoiseReport) -> list[list[str]]:
     files = [
         (value, path)
         for value, record in zip(group.values, group.records, strict=True)
-        if (path := Path(record["run"]) / "predictions.csv").is_file()
+        if (path := Path(record["run"]) / PREDICTIONS).is_file()
     ]
     if not files:
         return []
     _, path = sorted(files)[(len(files) - 1) // 2]
-    with path.open(newline="") as file:
+    with path.open(**AS_CSV) as file:
         return list(csv.reader(file))[1:]

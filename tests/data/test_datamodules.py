@@ -10,6 +10,7 @@ import pytest
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from project.data import (
     Augment,
@@ -116,6 +117,17 @@ def test_augmentation_is_for_training_only() -> None:
     got, expected = augmented.train_dataloader(), plain.train_dataloader()
     assert torch.equal(labels_of(got), labels_of(expected))
     assert not torch.equal(images_of(got), images_of(expected))
+
+
+def test_data_on_disk_must_say_what_they_are() -> None:
+    class Anonymous(Dataset[torch.Tensor]):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.zeros(3, 8, 8, dtype=torch.uint8)
+
+    data = make()
+    data.sets["train"] = (Anonymous(), torch.zeros(4, dtype=torch.int64), torch.arange(4))
+    with pytest.raises(ValueError, match="Anonymous needs a __repr__ that names its content"):
+        _ = data.sha256
 
 
 def test_validation_is_whole_in_a_fixed_order() -> None:

@@ -111,6 +111,14 @@ def test_one_level_form_is_split_by_seed(one_level: Path) -> None:
     assert all(set(a) != set(b) for a, b in zip(base, other, strict=True))
 
 
+def test_one_level_form_can_have_a_class_called_test(one_level: Path) -> None:
+    (one_level / "dog").rename(one_level / "test")
+    data = make(one_level, test_size=5)
+    data.setup("test")
+    assert data.class_names[-1] == "test"
+    assert len(data.sets["test"][2]) == 5
+
+
 def test_images_carry_the_label_of_their_folder(one_level: Path) -> None:
     data = make(one_level)
     images, labels, _ = data.sets["train"]

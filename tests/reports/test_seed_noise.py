@@ -171,6 +171,14 @@ def test_sweep_is_sorted_and_says_what_can_be_told_apart() -> None:
     assert Path("runs/mlp-lr.png").is_file()
 
 
+def test_a_sweep_over_other_images_is_refused() -> None:
+    write_runs(Path("runs/a-split_seed=0"), VALUES)
+    write_runs(Path("runs/a-split_seed=1"), VALUES, data_sha256="other")
+    reports = [SeedNoiseReport.of(Path(f"runs/a-split_seed={seed}")) for seed in (0, 1)]
+    with pytest.raises(ValueError, match="only runs on the same images can be compared"):
+        SweepReport("a", reports)
+
+
 def test_lower_is_better_for_a_loss() -> None:
     reports = sweep("val/loss").reports
     assert [report.mean for report in reports] == sorted(report.mean for report in reports)
@@ -181,9 +189,7 @@ def test_p_values_of_a_sweep_are_corrected_for_all_pairs() -> None:
 
     found = sweep()
     a, b, c = (report.values for report in found.reports)
-    assert found.p_values() == pytest.approx(
-        holm([welch(a, b).p, welch(a, c).p, welch(b, c).p])[:2]
-    )
+    assert found.p_values == pytest.approx(holm([welch(a, b).p, welch(a, c).p, welch(b, c).p])[:2])
 
 
 def test_sweep_figure_has_every_seed_and_mean() -> None:
