@@ -22,10 +22,21 @@ OWN = ("project/new.py", "tests/test_new.py", "docs/new_project.md", "tests/test
 TOP = r"\A# (.+?)\s*\n\s*(\S.*\n)+"  # title and first paragraph
 # What names the package; the word is also English, and in pyproject.toml a table.
 REFERENCE = re.compile(
-    r'(?<![\w.-])(?<![\n`]\[)(?<!org/)project(?=/|\\?\.[a-z_]| = "project\.| \(pyproject\.)'
-    r"|((?<=COPY |from |name=|-tag )|(?<=-m |-q )|(?<=import )|(?<=-m -- )|(?<=\n!))project\b"
-    r"""|(?<=["'`])(?<![\w)\]]\[["'])project(?=\\?["'`])"""  # but not as in x["project"]
-    r"|(?<=COPY project )project|\bproject(?= fit --)"
+    r"""
+    (?<![\w.-])(?<![\n`]\[)(?<!org/)project(
+        (?=/)                         # a path: project/models
+        | (?=\\?\.[a-z_])             # a dotted name: project.models
+        | (?=\ =\ "project\.)         # a console script
+        | (?=\ \(pyproject\.)         # of the lock: project (pyproject.toml)
+    )
+    | (?<=COPY\ )project\b | (?<=COPY\ project\ )project
+    | (?<=from\ )project\b | (?<=import\ )project\b
+    | (?<=-m\ )project\b | (?<=-q\ )project\b | (?<=-m\ --\ )project\b
+    | (?<=name=)project\b | (?<=-tag\ )project\b | (?<=\n!)project\b  # in files of containers
+    | (?<=["'`])(?<![\w)\]]\[["'])project(?=\\?["'`])  # quoted, but not as in x["project"]
+    | \bproject(?=\ fit\ --)         # the console script
+    """,
+    re.VERBOSE,
 )
 
 
