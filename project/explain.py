@@ -51,7 +51,9 @@ def _unknown_option(message: str, key: str, known: Iterable[str]) -> str:
         if re.search(rf"arguments: '?{re.escape(name)}", message):
             return f"{name!r} is no option: options begin with --"
         option = f"--{name}" if option == "--" else f"{option}.{name}"
-        return f"unknown option {option}{nearest(option, known)}"
+        first, names = option.partition(".")[0], {name.partition(".")[0] for name in known}
+        hint = nearest(option, known) if first in names else nearest(first, names)
+        return f"unknown option {option}{hint}"
     if concrete := BASES.get(kind):
         return (
             f"name the class before its options: {option} {concrete} {option}.{name} …; "
@@ -81,10 +83,13 @@ def _no_command(message: str) -> str:
 
 
 def _refused_value(message: str, key: str) -> str:
+    if found := re.search("Unexpected config: (.*)", message):
+        return f"--config: {found[1]!r} is no YAML of options, as --print_config shows one"
     if own := re.search(r"^ *- (?!Expected|Problem|Does not|Type )(.+)$", message, re.M):
         return f"--{key}: {own[1]}".removeprefix("--: ")  # an error of the class itself
     pattern = r"Expected an? (?:<class ')?(?:typing\.)?(.+?)(?:'>)?(?:\.|$)"
     expected = re.findall(pattern, message, re.M)
+    expected = [re.sub(r"^Literal\[(.+)\]$", r"\1", kind) for kind in expected]
     kinds = [kind for kind in expected if not kind.startswith(("NoneType", "path", "dot"))]
     if kinds and key:
         given = re.search(r"val='(.*?)'\)|(?:Got|Given) value: (.*?)(?:\. Got .*)?$", message, re.M)

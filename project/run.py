@@ -18,7 +18,7 @@ from typing import Any, Literal
 import yaml
 from filelock import BaseFileLock, FileLock, Timeout
 
-RECORD, LOCK = "run.json", ".lock"
+RECORD, LOCK, PREDICTIONS = "run.json", ".lock", "predictions.csv"
 CONFIG = "config.yaml"
 BEST, LAST = Path("checkpoints/best.ckpt"), Path("checkpoints/last.ckpt")
 NEUTRAL = (  # beginnings of settings that do not change what a run computes

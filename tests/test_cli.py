@@ -168,6 +168,23 @@ def test_predictions_of_something_else_do_not_replace_the_run_s(
     assert len(rows) == 1 + (16 if "--trainer.limit_predict_batches" in args else 20)
 
 
+def test_a_run_that_goes_on_drops_the_predictions_of_before() -> None:
+    main([*FIT, "--model.lr_scheduler", "ConstantLR", "--trainer.max_epochs", "1"])
+    run = Path("runs/synthetic/version_0")
+    main(["predict", "--run", str(run)])
+    assert (run / "predictions.csv").is_file()
+    main(["fit", "--run", str(run), "--trainer.max_epochs", "2"])
+    assert not (run / "predictions.csv").exists()
+
+
+def test_a_config_of_text_is_refused(
+    exit_code: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("text.yaml").write_text("just text\n")
+    assert exit_code(["fit", "--config", "text.yaml"]) == 2
+    assert "'just text' is no YAML of options" in capsys.readouterr().err
+
+
 def test_model_loads_from_a_checkpoint_in_a_notebook(finished: Path) -> None:
     model = ResNet18.load_from_checkpoint(finished / "checkpoints" / "best.ckpt")
     assert model.conv1.out_channels == 4
@@ -365,6 +382,8 @@ BAD: dict[str, tuple[list[str], int, str]] = {
         2,
         "^error: --max_wait_s: -1 does not conform to .* v>0$",
     ),
+    "group of an option": ([*FIT, "--modle.width", "3"], 2, r"mean --model\?\)"),
+    "one of": ([*FIT, "--data.sampling", "x"], 2, "expected 'class_balanced', got 'x'"),
     "follows": ([*FIT, "--model.in_channels", "1"], 2, "--model.in_channels follows from --data"),
     "positional": ([*FIT, "foo"], 2, "'foo' is no option: options begin with --"),
     "accumulate": ([*FIT, "--trainer.accumulate_grad_batches", "0"], 2, "must be 1 or more"),

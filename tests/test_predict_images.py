@@ -133,9 +133,9 @@ def test_photos_are_decoded_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> N
             False,
             ["--images=photos"],
             1,
-            "--images: photos is no folder with images in it ['.bmp', ",
+            "--images: photos is no folder, whose images could be classified",
         ),
-        (True, ["--images=photos"], 1, "--images: photos is no folder with images in it ['.bmp', "),
+        (True, ["--images=photos"], 1, "--images: photos has no images in it ['.bmp', "),
         (True, ["--image=photos"], 2, "unknown option --image (did you mean --images?)"),
     ],
 )

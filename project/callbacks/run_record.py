@@ -17,6 +17,7 @@ from project.checkpoint import load_checkpoint
 from project.run import (
     BEST,
     CONFIG,
+    PREDICTIONS,
     RECORD,
     config_sha256,
     git_state,
@@ -66,6 +67,7 @@ class RunRecord(Callback):
         }
         if trainer.is_global_zero:
             self.run.mkdir(parents=True, exist_ok=True)
+            (self.run / PREDICTIONS).unlink(missing_ok=True)  # of the weights before this start
             resumes = len(list(self.run.glob("config*.yaml")))
             name = f"config.resume_{resumes}.yaml" if resumes else CONFIG  # of the first start
             config = {key: value for key, value in self.config.items() if key != "ckpt_path"}

@@ -49,10 +49,12 @@ class PhotosDataModule(StreamDataModule):
         self.num_classes = len(self.class_names)
         self.image_size = preprocessing["image_size"]
         self.in_channels = preprocessing["in_channels"]
+        if not root.is_dir():
+            raise ValueError(f"--images: {root} is no folder, whose images could be classified")
         files = [path for path in sorted(root.rglob("*")) if path.suffix.lower() in SUFFIXES]
         paths = [p for p in files if "/." not in f"/{p.relative_to(root).as_posix()}"]
         if not paths:
-            raise ValueError(f"--images: {root} is no folder with images in it {sorted(SUFFIXES)}")
+            raise ValueError(f"--images: {root} has no images in it {sorted(SUFFIXES)}")
         self.photos = Photos(paths, self.image_size, self.in_channels)
 
     def setup(self, stage: str) -> None:

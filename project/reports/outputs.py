@@ -15,7 +15,8 @@ from project.data import ImageDataModule
 from project.data.photos import PhotosDataModule
 from project.reports.curves import save_figure
 from project.reports.predictions import SHOWN, draw_photos
-from project.reports.runs import AS_CSV, PREDICTIONS
+from project.reports.runs import AS_CSV
+from project.run import PREDICTIONS
 
 TOP = 5  # classes of a photo
 

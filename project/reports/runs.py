@@ -12,7 +12,7 @@ from typing import Any
 
 from project.run import ENDED, RECORD, read_record
 
-REPORT, METRICS, PREDICTIONS = "seed_noise.json", "metrics.csv", "predictions.csv"
+REPORT, METRICS = "seed_noise.json", "metrics.csv"
 # Names of class folders can be any.
 AS_CSV: Any = {"newline": "", "encoding": "utf-8", "errors": "surrogateescape"}
 Record = dict[str, Any]

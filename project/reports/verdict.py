@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from project.reports.runs import AS_CSV, PREDICTIONS
+from project.reports.runs import AS_CSV
 from project.reports.seed_noise import SeedNoiseReport
 from project.reports.statistics import Comparison, mcnemar, pooled_std, seeds_needed
 from project.reports.tables import Scale
-from project.run import monitor_mode
+from project.run import PREDICTIONS, monitor_mode
 
 ALPHA = 0.05
 MANY = 100  # seeds a side that nobody trains to see a difference
