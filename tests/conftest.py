@@ -22,6 +22,11 @@ torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long tests come first: else one process has the last of them while the others wait."""
+    items.sort(key=lambda item: "slow" not in item.keywords)
+
+
 @pytest.fixture(autouse=True)
 def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test leaves behind is in a folder of its own."""

@@ -108,6 +108,7 @@ def check_same(folder: Path, twin: dict[str, torch.Tensor]) -> None:
 # torchrun
 
 
+@pytest.mark.slow
 def test_kill_9_under_torchrun(twin: dict[str, torch.Tensor], tmp_path: Path) -> None:
     """One process is killed in the second epoch; both go on from the end of the first."""
     torchrun = [*TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "1"]
@@ -343,6 +344,7 @@ def test_the_end_of_a_process_is_not_aborted(tmp_path: Path) -> None:
     assert [process.wait(LIMIT_S) for process in processes] == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_ends_the_run(tmp_path: Path) -> None:
     command = [*FIT, *DDP, ON_CALL, "rank_callbacks.Hang", "--max_wait_s", "10"]
     code, output = run(command, tmp_path)

@@ -57,6 +57,7 @@ def test_there_are_notebooks():
     assert NOTEBOOKS
 
 
+@pytest.mark.slow
 @notebooks
 def test_runs_quietly(path, request, tmp_path):
     env = os.environ | {f"PROJECT_NOTEBOOK_{name}": str(value) for name, value in SMALL.items()}

@@ -48,6 +48,7 @@ def workplace(
     return tmp_path
 
 
+@pytest.mark.slow
 def test_every_command_runs(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(COMMANDS) >= 10
     for args in COMMANDS:

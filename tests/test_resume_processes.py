@@ -131,6 +131,7 @@ def stop(process: Process, signum: int, timeout: float) -> str:
     return str(command)
 
 
+@pytest.mark.slow
 def test_sigterm_and_ctrl_c(twin: Path, tmp_path: Path) -> None:
     again = [*LONG, "--ckpt_path", "last"]
     process = Process(again, tmp_path).until(saved_since(tmp_path / LAST))
@@ -155,6 +156,7 @@ def test_a_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
     assert not (tmp_path / LAST).exists()
 
 
+@pytest.mark.slow
 def test_kill_9(twin: Path, tmp_path: Path) -> None:
     """At random moments; the twin has other, or no, intervals between checkpoints."""
     again = [*LONG, "--ckpt_path", "last", "--checkpoint.every_n_steps", "4"]
@@ -412,6 +414,7 @@ def test_more_patience_after_early_stopping() -> None:
 # Two processes
 
 
+@pytest.mark.slow
 def test_ddp_interrupted_and_killed(ddp_twin: Path, tmp_path: Path) -> None:
     again = [*DDP, "--ckpt_path", "last", "--checkpoint.every_n_minutes", "0.001"]
     process = Process(again, tmp_path).until(saved_since(tmp_path / LAST))

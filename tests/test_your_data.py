@@ -41,6 +41,7 @@ def quick(args: list[str]) -> list[str]:
     return few + (SMALL if "--config" in args else [])
 
 
+@pytest.mark.slow
 def test_every_command_runs(
     photos: Path, exit_code: Callable[[list[str]], int], caplog: pytest.LogCaptureFixture
 ) -> None:
