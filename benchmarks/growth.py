@@ -30,7 +30,7 @@ from project.data import ImageDataModule
 from project.data.stream import Split
 from project.loggers import run_loggers
 from project.models import MLP, ResNet18
-from project.reports.curves import read_metrics
+from project.reports.runs import read_metrics
 
 ROOT = Path(__file__).parents[1]
 MB = 2**20

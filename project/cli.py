@@ -25,10 +25,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from project import data, models  # noqa: F401  their classes can be given by name
-from project.callbacks import (
-    ProgressBar,
-    RNGState,
-)
+from project.callbacks import ProgressBar, RNGState
 from project.callbacks.checks import Verdict, describe, write_verdicts
 from project.callbacks.run import run_callbacks
 from project.checkpoint import AtomicCheckpointIO, check_fits, init_from, load_checkpoint
@@ -56,7 +53,7 @@ from project.run import (
     summary,
 )
 from project.trainer import Trainer, skip_empty_hooks
-from project.usage import DEFAULT_CONFIG, OWN_MAIN, TEXTS, UsageError
+from project.usage import OWN_MAIN, TEXTS, UsageError
 
 # Advertising, and a deprecation between the versions of Lightning and torch.
 logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
@@ -156,8 +153,6 @@ class CLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
         run = config.pop("run")
-        if not {"--config", "-c", "--run"} & {arg.partition("=")[0] for arg in self.command}:
-            rank_zero_info(f"No --config: this is {DEFAULT_CONFIG}, on images made on the spot.")
         if config.name is None:
             config.name = Path(str(config.config[0])).stem if config.config else "run"
         if self.subcommand == "fit":

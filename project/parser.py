@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import jsonargparse._typehints
 from jsonargparse import DefaultHelpFormatter, Namespace
 from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.utilities import rank_zero_info
 from torch.optim.lr_scheduler import LRScheduler
 
 from project.explain import explain, nearest
@@ -75,6 +76,7 @@ def expand(args: list[str]) -> list[str]:
         and args[0] in COMMANDS
         and not {"--config", "-c", "--run", "-h", "--help"} & {arg.split("=")[0] for arg in args}
     ):
+        rank_zero_info(f"No --config: this is {DEFAULT_CONFIG}, on images made on the spot.")
         args = [args[0], "--config", DEFAULT_CONFIG, *args[1:]]
     names = [arg.split("=")[0] for arg in args]
     for name in names:

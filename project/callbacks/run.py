@@ -38,15 +38,10 @@ def run_callbacks(
     if trainer["fast_dev_run"]:
         return callbacks
     if config["preflight"]:
-        callbacks += (
-            [OverfitOneBatch()] if config["init_from"] else [InitLossCheck(), OverfitOneBatch()]
-        )
-    callbacks += [
-        RunRecord(run, config, command),
-        TensorBoardRecord(config),
-        CurvesMonitor(),
-        pictures,
-    ]
+        callbacks += [] if config["init_from"] else [InitLossCheck()]
+        callbacks.append(OverfitOneBatch())
+    callbacks += [RunRecord(run, config, command), TensorBoardRecord(config)]
+    callbacks += [CurvesMonitor(), pictures]
     if trainer["enable_checkpointing"] is not False:
         callbacks += run_checkpoints(run, monitor, last)
     return callbacks

@@ -102,7 +102,6 @@ class TensorLoader:
         self.epoch = self.batch = self._first = 0
         # Lightning looks for `set_epoch` in a DataLoader's two attributes.
         self.sampler = self.batch_sampler = self
-
         self._num_batches = self._count_batches()
 
     def _count_batches(self) -> int:
