@@ -83,16 +83,16 @@ def _read(path: Path) -> Any:
 
 
 def _newest_whole(damaged: Path) -> str:
+    config = damaged.parent.parent / CONFIG
+    given = f"--config {config} " if config.is_file() else ""
     others = [path for path in damaged.parent.glob("*.ckpt") if path != damaged]
     for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True):
         try:
             epoch = _read(path)["epoch"]
         except (*DAMAGE, pickle.UnpicklingError, LookupError, TypeError):
             continue
-        config = path.parent.parent / CONFIG
-        options = (f"--config {config} " if config.is_file() else "") + f"--ckpt_path {path}"
-        return f"; the newest whole one is {path}, of epoch {epoch}: {options}"
-    return ""
+        return f"; the newest whole one is {path}, of epoch {epoch}: {given}--ckpt_path {path}"
+    return f"; no whole one is left, start the run anew: fit {given}".rstrip() if given else ""
 
 
 def check_fits(path: Path, checkpoint: dict[str, Any], model: nn.Module) -> None:

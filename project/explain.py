@@ -37,6 +37,8 @@ def explain(message: str, known: Iterable[str]) -> str:
 
 
 def _unknown_option(message: str, key: str, known: Iterable[str]) -> str:
+    if within := re.search(r"NestedArg\(key='(.+?)'", message):  # where no class is, as --run.root
+        return f"unknown option --{key}.{within[1]}: --{key} has none of its own"
     pattern = r"(?:ption|arguments:) '?(?:--)?([^\s'=]+)'?(?: is not accepted|.*)"
     if not (found := re.search(pattern, message)):
         return ""

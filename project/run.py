@@ -100,6 +100,9 @@ def read_record(run: Path) -> dict[str, Any]:
     """
     try:
         record = json.loads((run / RECORD).read_text())
+    except FileNotFoundError as error:
+        listed = "`python -m project runs` lists those that there are"
+        raise ValueError(f"{run} is no run folder, it has no {RECORD}: {listed}") from error
     except (OSError, ValueError) as error:
         raise ValueError(f"{run} is no run folder: {error}") from error
     if not isinstance(record, dict):

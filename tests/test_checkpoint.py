@@ -184,7 +184,8 @@ def test_the_newest_whole_one_is_offered_and_works(
     damaged.write_bytes(b"")
     damaged.with_name("best.ckpt").write_bytes(b"")
     older.unlink()
-    with pytest.raises(ValueError, match=r"is damaged or no checkpoint \([^;]*\)$"):
+    anew = re.escape(f"start the run anew: fit --config {damaged.parent.parent / 'config.yaml'}")
+    with pytest.raises(ValueError, match=rf"no checkpoint \([^;]*\); no whole one is left, {anew}$"):
         load_checkpoint(damaged)
 
 

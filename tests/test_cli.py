@@ -417,6 +417,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     ),
     "ranks": ([*FIT, "--trainer.devices", "3"], 2, "--data.batch_size 16 .* multiple of 3"),
     "dropout": (["fit", "--model", "MLP", "--model.dropout", "2"], 2, "dropout 2.0 must be from 0"),
+    "within a text": ([*FIT, "--run.root", "x"], 2, "unknown option --run.root: --run has none"),
     "width": ([*FIT, "--model.width", "0"], 2, "width 0 must be positive"),
     "batch size": ([*FIT, "--data.batch_size", "0"], 2, "batch_size 0 must be positive"),
     "augment": ([*FIT, "--data.augment.color_jitter", "9"], 2, "color_jitter from 0 to 1"),
@@ -436,7 +437,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "two origins": ([*FIT, "--run", "x", "--ckpt_path", "last"], 2, "leave out --ckpt_path"),
     "two starts": ([*FIT, "--run", "x", "--init_from", "y"], 2, "--init_from starts a new run"),
     "untrained": (["test", "--config", "synthetic"], 2, "test needs trained weights"),
-    "no run": (["test", "--run", "nowhere"], 1, "nowhere is no run folder"),
+    "no run": (["test", "--run", "nowhere"], 1, "nowhere is no run folder, it has no run.json"),
     "no checkpoint": (
         ["test", "-c", "synthetic", "--ckpt_path", "x"],
         1,
