@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks.progress.rich_progress import RichProgressBarTh
 from rich.progress import ProgressColumn, Task
 from rich.text import Text
 
-REFRESH_HZ = 10  # Lightning's default is 100
+REFRESH_HZ = 5  # Lightning's default is 100
 
 
 class ImagesPerSecondColumn(ProgressColumn):

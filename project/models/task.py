@@ -69,6 +69,14 @@ class Task(L.LightningModule, ABC):
         self.written: dict[str, float] = {}  # the newest training metrics, for the progress bar
         self.train_metrics, self.val_metrics, self.test_metrics = (self.metric() for _ in range(3))
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Lightning names the hook that runs, 48 times a step, and for each of them torch would look
+        # whether the name is a parameter, a module or a buffer: a 25th of an MLP's step.
+        if name == "_current_fx_name":
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
+
     @abstractmethod
     def measure(self, metrics: Metric, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of a batch, whose examples are added to the metrics."""
