@@ -184,8 +184,9 @@ def test_the_newest_whole_one_is_offered_and_works(
     damaged.write_bytes(b"")
     damaged.with_name("best.ckpt").write_bytes(b"")
     older.unlink()
-    anew = re.escape(f"start the run anew: fit --config {damaged.parent.parent / 'config.yaml'}")
-    with pytest.raises(ValueError, match=rf"no checkpoint \([^;]*\); no whole one is left, {anew}$"):
+    config = re.escape(str(damaged.parent.parent / "config.yaml"))
+    anew = rf"no whole one is left, start the run anew: fit --config {config}$"
+    with pytest.raises(ValueError, match=rf"no checkpoint \([^;]*\); {anew}"):
         load_checkpoint(damaged)
 
 
