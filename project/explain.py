@@ -37,8 +37,6 @@ def explain(message: str, known: Iterable[str]) -> str:
 
 
 def _unknown_option(message: str, key: str, known: Iterable[str]) -> str:
-    if within := re.search(r"NestedArg\(key='(.+?)'", message):  # where no class is, as --run.root
-        return f"unknown option --{key}.{within[1]}: --{key} has none of its own"
     pattern = r"(?:ption|arguments:) '?(?:--)?([^\s'=]+)'?(?: is not accepted|.*)"
     if not (found := re.search(pattern, message)):
         return ""
@@ -93,6 +91,9 @@ def _refused_value(message: str, key: str) -> str:
     expected = re.findall(pattern, message, re.M)
     expected = [re.sub(r"^Literal\[(.+)\]$", r"\1", kind) for kind in expected]
     kinds = [kind for kind in expected if not kind.startswith(("NoneType", "path", "dot"))]
+    nested = re.search(r"NestedArg\(key='(.+?)'", message)
+    if nested and not key.endswith(nested[1]):  # an option of what is no class, as --run.root
+        return f"unknown option --{key}.{nested[1]}: --{key} has none of its own"
     if kinds and key:
         given = re.search(r"val='(.*?)'\)|(?:Got|Given) value: (.*?)(?:\. Got .*)?$", message, re.M)
         value = (given[1] or given[2]) if given else "?"
