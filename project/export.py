@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from project.checkpoint import check_fits, load_checkpoint
 from project.data.loader import Normalize, generator
 from project.data.photos import preprocessing
-from project.run import BEST, read_config, read_record, write_whole
+from project.files import write_whole
+from project.run import BEST, read_config, read_record
 from project.usage import OptionParser, UsageError
 
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}

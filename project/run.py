@@ -18,6 +18,8 @@ from typing import Any, Literal
 import yaml
 from filelock import BaseFileLock, FileLock, Timeout
 
+from project.files import write_whole
+
 RECORD, LOCK, PREDICTIONS = "run.json", ".lock", "predictions.csv"
 CONFIG = "config.yaml"
 BEST, LAST = Path("checkpoints/best.ckpt"), Path("checkpoints/last.ckpt")
@@ -116,16 +118,9 @@ def read_config(run: Path) -> dict[str, Any]:
     return config
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that at any instant there is a whole one, old or new."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)
-
-
 def write_record(run: Path, record: dict[str, Any]) -> None:
     """Write the run record."""
-    write_whole(run / RECORD, (json.dumps(record, indent=2) + "\n").encode())
+    write_whole(run / RECORD, json.dumps(record, indent=2) + "\n")
 
 
 def run_of(checkpoint: Path) -> Path | None:

@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from project.files import write_whole
 from project.reports.runs import read_metrics
-from project.run import RECORD, read_record, write_whole
+from project.run import RECORD, read_record
 
 CURVES = "curves.png"
 STYLES = {  # told apart without colours too

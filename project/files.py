@@ -1,0 +1,106 @@
+"""Files are opened only if they are regular ones, and written so that a whole one is always there.
+
+A pipe, a device or a socket under the name of an image or of a checkpoint would block its reader
+for ever, and a device would be replaced by a file. Nothing here imports torch.
+"""
+
+import os
+import stat
+from pathlib import Path
+from typing import IO, Any
+
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class NotRegularError(ValueError):
+    """A path names something that is not a regular file."""
+
+    def __init__(self, path: Path | str, mode: int) -> None:
+        super().__init__(f"{path} is not a regular file but {KINDS.get(stat.S_IFMT(mode), '?')}")
+
+
+def open_regular(path: Path | str, mode: str = "rb", **kwargs: Any) -> IO[Any]:
+    """Open an existing file to read it, as `open` does, without ever waiting for a writer.
+
+    Args:
+        path: Path of the file; links are followed.
+        mode: Mode of `open` that reads.
+        kwargs: Arguments of `open`, such as `encoding`.
+
+    Raises:
+        NotRegularError: If the path is a folder, a pipe, a device or a socket.
+        OSError: If there is no such file, or it can't be read.
+    """
+
+    def opener(name: str, flags: int) -> int:
+        # Without O_NONBLOCK, opening a pipe waits until somebody writes to it.
+        descriptor = os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+        found = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(found):
+            os.close(descriptor)
+            raise NotRegularError(name, found)
+        return descriptor
+
+    check_regular(path)  # opening a device may already do something, as rewinding a tape
+    return open(path, mode, opener=opener, **kwargs)
+
+
+def read_bytes(path: Path | str) -> bytes:
+    """Content of a regular file; raises as `open_regular`."""
+    with open_regular(path) as file:
+        content: bytes = file.read()
+    return content
+
+
+def read_text(path: Path | str) -> str:
+    """Content of a regular UTF-8 file; raises as `open_regular`.
+
+    Raises:
+        ValueError: If the file is not UTF-8.
+    """
+    try:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text (byte {error.start})") from error
+
+
+def check_regular(path: Path | str) -> None:
+    """Raise NotRegularError if a path exists, through links, and is not a regular file."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise NotRegularError(path, mode)
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Replace a regular file, or make it, so that at any instant there is a whole one, old or new.
+
+    Args:
+        path: Path of the file, in a folder that exists.
+        content: Bytes, or text that is written as UTF-8.
+
+    Raises:
+        NotRegularError: If something else than a regular file stands there.
+        OSError: If it can't be written; the error names the file, and nothing half-written stays.
+    """
+    check_regular(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        partial.unlink(missing_ok=True)
