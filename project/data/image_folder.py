@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from project.data.datamodule import ImageDataModule
 from project.data.loader import Images
 from project.data.stream import Split
+from project.files import check_regular, open_regular
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
 LISTED = 20  # bad files named in one error
@@ -27,7 +28,7 @@ def read_image(path: Path, image_size: int, channels: int) -> Tensor:
 
     A photo is turned as its EXIF data say; transparent parts become white; 16 bits become 8.
     """
-    with Image.open(path) as file:
+    with open_regular(path) as opened, Image.open(opened) as file:
         # JPEG decodes at a fraction of its size, which is many times faster for photos.
         file.draft("RGB", (image_size, image_size))
         image = ImageOps.exif_transpose(file) if file.getexif() else file
@@ -77,6 +78,7 @@ class ImageFiles(Dataset[Tensor]):
         stem = f"{name}-{self.image_size}x{self.channels}-"
         path = folder / f"{stem}{hashlib.sha256(state.encode()).hexdigest()[:16]}.npy"
         with suppress(OSError, ValueError, EOFError):  # missing or damaged
+            check_regular(path)
             return torch.from_numpy(np.load(path, mmap_mode="c"))
         images = self.read_all()
         partial = path.with_suffix(f".{os.getpid()}")
