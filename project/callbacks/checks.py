@@ -12,21 +12,15 @@ from typing import Any
 
 import lightning as L
 import numpy as np
-import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
-from torch import Tensor
 
-from project.callbacks.diagnosis import GAP, Diagnosis, smoothing_floor
-from project.callbacks.rehearsal import Witness, first_examples, rehearse
+from project.callbacks.diagnosis import Diagnosis, smoothing_floor
+from project.callbacks.rehearsal import first_examples, rehearse
 from project.data.loader import Batch
 from project.data.stream import Split
 from project.explain import nearest
 
-# Over 100 seeds of the MLP and 20 of ResNet18, the loss of 128 examples is 0.12 ± 0.06 above ln C,
-# from -0.03 to 0.32: the bounds are nine standard deviations above the mean and seven below it.
-ABOVE, BELOW = 0.7, 0.3
-FAR = 4  # times ln C below which any loss leaks, and times less than the sum of the batch
 SLOW = 0.75  # of the first loss: a model that is below it and still falls does learn
 NEAR_ZERO = 0.05  # of ln C: the right class has a probability of 0.89, of 10 classes
 
@@ -96,52 +90,6 @@ class Check(Callback, ABC):
 
     def skipped(self, reason: str) -> Verdict:
         return Verdict(type(self).__name__, True, f"skipped: {reason}")
-
-
-def label_entropy(labels: Tensor) -> float:
-    """Of labels, int64 (N,), in nats: the lowest loss of a constant prediction."""
-    share = labels.bincount() / len(labels)
-    return -torch.xlogy(share, share).sum().item()
-
-
-class InitLossCheck(Check):
-    """Refuses a model whose loss, untrained, is far from ln C, that of equal probabilities.
-
-    The loss is that of the model's own training step, in training mode and in the run's precision.
-    It may be lower than ln C by as much as the classes are unequal in number. Of a loss that is not
-    the cross-entropy of the outputs, only the order of magnitude is looked at.
-    """
-
-    examples = 128
-
-    def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
-        labels = batch[1]
-        seen, _ = rehearse(trainer, model, batch, 1)
-        if seen.error:
-            return self.verdict(seen.error)
-        loss, classes = seen.losses[0], getattr(model, "num_classes", int(labels.max()) + 1)
-        expected = math.log(classes)
-        low, high = label_entropy(labels) - BELOW, expected + ABOVE
-        if seen.gaps and seen.gaps[0] > GAP:  # another loss, or one more term
-            low, high = expected / FAR, len(labels) * expected / FAR
-        fault = "" if low <= loss <= high else self._why(loss, classes, seen)
-        return self.verdict(fault, loss=loss, expected=expected, low=low, high=high)
-
-    @staticmethod
-    def _why(loss: float, classes: int, seen: Witness) -> str:
-        expected = math.log(classes)
-        found = f"the untrained loss is {loss:.3g}, where ln {classes} = {expected:.3g} is expected"
-        outputs = classes if seen.logits is None else seen.logits.shape[1]
-        if loss < 0:
-            return f"{found}: cross-entropy is never negative (nll_loss wants log_softmax)"
-        if loss < expected:
-            return f"{found}: the labels reach the loss without being learnt, or it is trained"
-        if abs(loss / len(seen.labels) - expected) < ABOVE:
-            return f"{found}: it is summed over the batch and not averaged"
-        if outputs != classes and abs(loss - math.log(outputs)) < ABOVE:
-            return f"{found}: the model has {outputs} outputs for {classes} classes"
-        spread = "" if seen.logits is None else f", with a spread of {seen.logits.std():.2g}"
-        return f"{found}: the outputs are too large{spread}: normalise the inputs, or start smaller"
 
 
 class OverfitOneBatch(Check):

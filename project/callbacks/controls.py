@@ -8,7 +8,8 @@ import torch
 from lightning.pytorch.callbacks import Callback, LambdaCallback
 from torch.utils.data import DataLoader
 
-from project.callbacks.checks import Check, InitLossCheck, OverfitOneBatch, Verdict, label_entropy
+from project.callbacks.checks import Check, OverfitOneBatch, Verdict
+from project.callbacks.init_loss import InitLossCheck, label_entropy
 from project.callbacks.rehearsal import bare_trainer, copy_of, few, layers_in_mode, rehearse, unseen
 from project.data.datamodule import ImageDataModule
 from project.data.loader import Batch
