@@ -11,7 +11,6 @@ from typing import Any
 
 import lightning as L
 import torch
-import yaml
 from filelock import BaseFileLock
 from jsonargparse import Namespace
 from lightning.fabric.plugins.environments import (  # type: ignore[attr-defined]
@@ -34,6 +33,7 @@ from project.explain import explain
 from project.loggers import is_rank_zero, run_loggers
 from project.options import add_options
 from project.parser import HelpFormatter, Parser, expand
+from project.plain import load_yaml
 from project.processes import SameStart, end_children, join, lost
 from project.reports.outputs import write_outputs
 from project.resume import check_resumable, find_unfinished, same_data
@@ -193,7 +193,7 @@ class CLI(LightningCLI):
         """The configuration in plain types, as in `config.yaml`."""
         command = str(self.subcommand)
         text = self._parser(command).dump(self.config[command], skip_unset=False)
-        config: dict[str, Any] = yaml.safe_load(text)
+        config: dict[str, Any] = load_yaml(text)
         return config
 
     def instantiate_classes(self) -> None:

@@ -4,9 +4,9 @@ import difflib
 import inspect
 import re
 from collections.abc import Iterable, Iterator
-from pkgutil import resolve_name
 from typing import Any
 
+from jsonargparse._util import import_object
 from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -25,7 +25,8 @@ def explain(message: str, known: Iterable[str]) -> str:
     """
     key = ".".join(re.findall(r'Parser key "(.+?)"', message))
     sentence = (
-        _unknown_option(message, key, known)
+        _refused_name(message, key)
+        or _unknown_option(message, key, known)
         or _nothing_given(message, key)
         or _no_command(message)
         or _refused_value(message, key)
@@ -34,6 +35,17 @@ def explain(message: str, known: Iterable[str]) -> str:
         plain = re.sub('Parser key ".+?":|Not of type [A-Z]\\w+:', "", message)
         sentence = (f"--{key}: " if key else "") + " ".join(plain.split())
     return sentence
+
+
+def _refused_name(message: str, key: str) -> str:
+    """A class that an option does not take, whatever else it could have been."""
+    if found := re.search(r"('[\w.]+' can't be named here: [^\n.]+)", message):
+        return f"--{key}: {found[1]}"
+    if found := re.search(r"Expected '(.+?)' to be a subclass of <class '(\w+)'>", message):
+        return f"--{key}: {found[1]} is not a subclass of {found[2]}"
+    if found := re.search(r"Subclasses are disabled for (\w+), thus '(.+?)'", message):
+        return f"--{key}: {found[2]} is not {found[1]}, and no other class can be named here"
+    return ""
 
 
 def _unknown_option(message: str, key: str, known: Iterable[str]) -> str:
@@ -111,7 +123,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def _arguments(class_path: str) -> set[str]:
-    kind: Any = resolve_name(class_path)
+    kind: Any = import_object(class_path)
     inits = (vars(base).get("__init__") for base in kind.__mro__ if base is not object)
     names = {name for init in inits if init for name in inspect.signature(init).parameters}
     return names - {"self", "args", "kwargs"}

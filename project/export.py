@@ -13,16 +13,17 @@ from contextlib import redirect_stderr
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
+import lightning as L
 import torch
 from torch import Tensor, nn
 
 from project.checkpoint import check_fits, load_checkpoint
 from project.data.loader import Normalize, generator
 from project.data.photos import preprocessing
-from project.files import write_whole
+from project.files import NotRegularError, check_regular, write_whole
+from project.parser import LINKED, Parser
 from project.run import BEST, read_config, read_record
 from project.usage import OptionParser, UsageError
 
@@ -33,10 +34,37 @@ BATCH_SIZES = (2, 1, 33)  # the first one is traced, all are compared
 MEANING = {"input": "images, uint8 (N, C, H, W), not normalised", "output": "logits, float32"}
 
 
+class DataFacts:
+    """What a model is told of its data, as the data module of a run has it.
+
+    Args:
+        class_names: Names of the classes, in the order of their labels.
+        in_channels: 3 for colour, 1 for grey.
+        image_size: Height and width of the images, in pixels.
+    """
+
+    def __init__(self, class_names: list[str], in_channels: int, image_size: int) -> None:
+        self.class_names, self.num_classes = class_names, len(class_names)
+        self.in_channels, self.image_size = in_channels, image_size
+        self.num_features = in_channels * image_size**2
+
+
+def build_model(run: Path, facts: dict[str, Any]) -> L.LightningModule:
+    """The model that a run's config names, with the arguments that it has there."""
+    parser = Parser(exit_on_error=False)
+    parser.add_class_arguments(DataFacts, "data")
+    parser.add_subclass_arguments(L.LightningModule, "model", required=True)
+    for name in LINKED:
+        parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
+    known = {name: facts[name] for name in ("class_names", "in_channels", "image_size")}
+    given = {"data": known, "model": read_config(run).get("model")}
+    model: L.LightningModule = parser.instantiate_classes(parser.parse_object(given)).model
+    return model
+
+
 def load_network(run: Path, checkpoint: dict[str, Any], facts: dict[str, Any]) -> nn.Module:
     """The network of a checkpoint, in float32 on the CPU, with its normalisation."""
-    kind = resolve_name(read_config(run)["model"]["class_path"])
-    model = kind(**checkpoint["hyper_parameters"])
+    model = build_model(run, facts)
     check_fits(run / BEST, checkpoint, model)
     model.load_state_dict(checkpoint["state_dict"])
     model.to(memory_format=torch.contiguous_format)  # else torch.export.save warns of the weights
@@ -104,8 +132,12 @@ def main(args: list[str]) -> int:
     if onnx and not all(map(find_spec, PACKAGES)):
         raise UsageError(f"--format onnx needs python -m pip install {' '.join(PACKAGES)}")
     precision = read_record(options.run)["precision"]
-    if not path.parent.is_dir() or path.is_dir():
-        raise UsageError(f"--output {path} is no file in a folder that exists")
+    if not path.parent.is_dir():
+        raise UsageError(f"--output {path}: its folder does not exist")
+    try:
+        check_regular(path)
+    except NotRegularError as error:
+        raise UsageError(f"--output {error}") from error
     content, found = export(options.run, onnx)
     write_whole(path, content)
     print(f"{path}, in float32; the run was trained in {precision}: {found}")

@@ -13,7 +13,10 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.optim.lr_scheduler import LRScheduler
 
 from project.explain import explain, nearest
-from project.run import BEST, CONFIG, LAST, read_record
+from project.files import check_regular
+from project.naming import forbid_calls
+from project.plain import read_yaml
+from project.run import BEST, CONFIG, LAST, read_config, read_record
 from project.usage import COMMANDS, DEFAULT_CONFIG, UsageError
 
 DERIVED = ("T_max", "max_lr")  # required by torch, but known from the run: see `Task`
@@ -67,6 +70,7 @@ def _forget(parser: Any, previous: Any, value: Any) -> None:
 
 
 jsonargparse._typehints.discard_init_args_on_class_path_change = _forget
+forbid_calls()
 
 
 def expand(args: list[str]) -> list[str]:
@@ -122,7 +126,11 @@ def find_config(name: str) -> Path:
     folder = config_folder()
     short = name.removeprefix("configs/").removesuffix(".yaml")
     for path in (Path(name), folder / f"{short}.yaml"):
-        if path.is_file():
+        if path.exists() and not path.is_dir():
+            try:
+                read_yaml(path)
+            except ValueError as error:
+                raise UsageError(f"--config: {error}") from error
             return path
     shipped = [str(p.relative_to(folder).with_suffix("")) for p in sorted(folder.rglob("*.yaml"))]
     raise UsageError(
@@ -132,10 +140,12 @@ def find_config(name: str) -> Path:
 
 def _run_arguments(run: Path, command: str) -> list[str]:
     read_record(run)
+    read_config(run)
     arguments = ["--config", str(run / CONFIG), "--run", str(run)]
     if command in ("check", "lr_find"):  # which look at the untrained network
         return arguments
     checkpoint = run / (LAST if command == "fit" else BEST)
     if not checkpoint.is_file():
+        check_regular(checkpoint)
         raise UsageError(f"run {run} has no {checkpoint.relative_to(run)}")
     return [*arguments, "--ckpt_path", str(checkpoint)]

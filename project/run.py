@@ -4,6 +4,7 @@ Nothing here imports torch, so that commands that only read runs start at once.
 """
 
 import hashlib
+import itertools
 import json
 import platform
 import re
@@ -15,10 +16,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from filelock import BaseFileLock, FileLock, Timeout
 
 from project.files import write_whole
+from project.plain import read_json, read_yaml
 
 RECORD, LOCK, PREDICTIONS = "run.json", ".lock", "predictions.csv"
 CONFIG = "config.yaml"
@@ -31,6 +32,12 @@ NEUTRAL = (  # beginnings of settings that do not change what a run computes
 )
 FINISHED = ("max_epochs", "max_steps", "early_stopping")  # what stops a run at its end
 ENDED = (*FINISHED, "max_time")  # what stops one whose result counts
+FIELDS = {  # of a run record, and what others may take them for
+    **{"name": str, "version": str, "seed": int, "config_sha256": str, "data_sha256": str | None},
+    **{"seconds": int | float, "epochs": int | None, "best_epoch": int | None},
+    **{"stopped_by": str | None, "metrics": dict},
+}
+OPTIONAL = {"examples": dict, "tested": int, "precision": str, "world_size": int}
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "numpy")
 
 
@@ -101,20 +108,47 @@ def read_record(run: Path) -> dict[str, Any]:
         ValueError: If the folder is no run.
     """
     try:
-        record = json.loads((run / RECORD).read_text())
+        record = read_json(run / RECORD)
+        if fault := _fault(record):
+            raise ValueError(f"{run / RECORD} is damaged: {fault}")
     except FileNotFoundError as error:
         listed = "`python -m project runs` lists those that there are"
         raise ValueError(f"{run} is no run folder, it has no {RECORD}: {listed}") from error
     except (OSError, ValueError) as error:
         raise ValueError(f"{run} is no run folder: {error}") from error
+    return dict(record)
+
+
+def _fault(record: Any) -> str:
+    """What is wrong with a run record, if anything."""
     if not isinstance(record, dict):
-        raise ValueError(f"{run} is no run folder: {RECORD} holds no run record")
-    return record
+        return "it holds no run record"
+    if missing := [name for name in FIELDS if name not in record]:
+        return f"no {', '.join(missing)}"
+    for name, kind in (FIELDS | OPTIONAL).items():
+        if not _is_a(record.get(name), kind if name in FIELDS else kind | None):
+            return f"{name} is {str(record[name])[:40]!r}"
+    numbers = record["metrics"].items(), record.get("examples", {}).items()
+    for name, value in itertools.chain(*numbers):
+        if not _is_a(value, int | float):
+            return f"{name} is {str(value)[:40]!r}"
+    return ""
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """The configuration of a run, in plain types."""
-    config: dict[str, Any] = yaml.safe_load((run / CONFIG).read_text())
+    """The configuration of a run, in plain types.
+
+    Raises:
+        ValueError: If the file is not a configuration.
+        OSError: If it can't be read.
+    """
+    config = read_yaml(run / CONFIG)
+    if not isinstance(config, dict) or not config:
+        raise ValueError(f"{run / CONFIG} is not the configuration of a run")
     return config
 
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from project.plain import load_yaml
 from project.run import config_sha256
 from project.usage import DEFAULT_CONFIG, UsageError
 
@@ -74,7 +73,7 @@ def configure(args: list[str]) -> dict[str, Any]:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"fit ended with {done.returncode}"]
         raise UsageError(lines[-1].removeprefix("error: "))
-    config: dict[str, Any] = yaml.safe_load(done.stdout)
+    config: dict[str, Any] = load_yaml(done.stdout)
     config.pop("run", None)
     return config
 

@@ -409,7 +409,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
         2,
         r"--trainers \(did you mean --trainer",
     ),
-    "yaml syntax": (["fit", "--config", "broken.yaml"], 2, "Problems parsing config"),
+    "yaml syntax": (["fit", "--config", "broken.yaml"], 2, "broken.yaml, line 3, can't be read"),
     "monitor": (
         [*FIT, "--monitor", "val/los"],
         1,

@@ -20,10 +20,17 @@ from typing import Any
 
 from project.reports.runs import METRICS, Record, read_metrics
 from project.reports.tables import Scale, table
-from project.run import CONFIG, FINISHED, LAST, RECORD, is_free, monitor_mode, read_record
+from project.run import (
+    CONFIG,
+    FINISHED,
+    LAST,
+    RECORD,
+    is_free,
+    monitor_mode,
+    read_config,
+    read_record,
+)
 from project.usage import OptionParser, UsageError
-
-NEEDED = ("seed", "epochs", "seconds", "stopped_by", "metrics")
 
 
 def find(folder: Path) -> set[Path]:
@@ -41,12 +48,10 @@ def look(run: Path) -> Record:
         if training and not (run / RECORD).exists():
             return row
         record = read_record(run)
-        if missing := [key for key in NEEDED if key not in record]:
-            raise ValueError(f"no {', '.join(missing)}")
-        found = re.search(r"^monitor: (\S+)$", (run / CONFIG).read_text(), re.M)
+        monitor = read_config(run).get("monitor", "val/loss")
         started = time.localtime((run / CONFIG).stat().st_mtime)
         record["when"] = time.strftime("%Y-%m-%d %H:%M:%S", started)
-        record["monitor"] = found[1] if found else "val/loss"
+        record["monitor"] = str(monitor)
         stopped_by = record["stopped_by"]
         if stopped_by is None:
             record |= _so_far(run, record)
@@ -60,7 +65,7 @@ def look(run: Path) -> Record:
     except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
         cause = error.__cause__ or error
         file = Path(getattr(cause, "filename", None) or RECORD).name
-        reason = getattr(cause, "strerror", None) or str(cause).split(":")[0]
+        reason = getattr(cause, "strerror", None) or str(cause).removeprefix(f"{run / RECORD} ")
         return row | {"status": f"broken: {file}: {reason}"}
 
 

@@ -55,7 +55,14 @@ def test_training_and_validation_differ_without_colours(run: Path) -> None:
     assert training.get_marker() != validation.get_marker()
 
 
-RECORD = {"name": "a$\\frac$", "version": "version_0", "seed": 3, "best_epoch": None}
+RECORD: dict[str, Any] = {
+    "name": "a$\\frac$",
+    "version": "version_0",
+    "seed": 3,
+    "best_epoch": None,
+}
+RECORD |= {"config_sha256": "c", "data_sha256": "d", "seconds": 1.0, "epochs": 0}
+RECORD |= {"stopped_by": None, "metrics": {}}
 LENGTH = 10  # optimiser steps of an epoch
 
 

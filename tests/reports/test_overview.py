@@ -124,7 +124,10 @@ def test_what_is_no_whole_run_is_listed_with_the_reason(capsys: pytest.CaptureFi
     assert broken == {f"runs/a/version_{name}" for name in [*texts, 10]} | {
         "runs/lightning_logs/version_0"
     }
-    assert found["runs/a/version_5"] == "broken: run.json: no seconds, stopped_by, metrics"
+    assert found["runs/a/version_5"] == (
+        "broken: run.json: is damaged: no name, version, config_sha256, data_sha256, seconds, "
+        "best_epoch, stopped_by, metrics"
+    )
     assert found["runs/a/version_8"] == "broken: config.yaml: No such file or directory"
     assert found["runs/lightning_logs/version_0"] == "broken: run.json: No such file or directory"
     lines = printed(capsys).splitlines()
