@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
-from torch import nn
 
 from project.run import CONFIG
 
@@ -93,37 +92,3 @@ def _newest_whole(damaged: Path) -> str:
             continue
         return f"; the newest whole one is {path}, of epoch {epoch}: {given}--ckpt_path {path}"
     return f"; no whole one is left, start the run anew: fit {given}".rstrip() if given else ""
-
-
-def check_fits(path: Path, checkpoint: dict[str, Any], model: nn.Module) -> None:
-    """Refuse a checkpoint of another model, by names and shapes of the tensors."""
-    if differing := _differing(checkpoint, model):
-        name = differing[0]
-        saved, wanted = checkpoint["state_dict"].get(name), model.state_dict().get(name)
-        old, new = ("absent" if t is None else tuple(t.shape) for t in (saved, wanted))
-        raise ValueError(
-            f"{path} holds another model than {type(model).__name__}: {len(differing)} tensors "
-            f"differ, such as {name}, {old} in the file and {new} in the model. Use the config of "
-            "its run: --run FOLDER"
-        )
-
-
-def init_from(path: Path, model: nn.Module) -> str:
-    """Take from a checkpoint all weights of the same name and shape, to train them as a new run.
-
-    Returns a sentence that says what was taken.
-    """
-    checkpoint = load_checkpoint(path)
-    fresh = _differing(checkpoint, model)
-    taken = {k: v for k, v in checkpoint["state_dict"].items() if k not in fresh}
-    if not taken:
-        raise ValueError(f"{path} has no tensor in common with {type(model).__name__}")
-    model.load_state_dict(taken, strict=False)
-    rest = f"; initialised anew: {', '.join(fresh)}" if fresh else ""
-    return f"{len(taken)} tensors from {path}{rest}"
-
-
-def _differing(checkpoint: dict[str, Any], model: nn.Module) -> list[str]:
-    saved = {name: tensor.shape for name, tensor in checkpoint["state_dict"].items()}
-    wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    return sorted(name for name in saved | wanted if saved.get(name) != wanted.get(name))

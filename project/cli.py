@@ -27,33 +27,32 @@ from project import data, models  # noqa: F401  their classes can be given by na
 from project.callbacks import ProgressBar, RNGState
 from project.callbacks.checks import Verdict, describe, write_verdicts
 from project.callbacks.run import run_callbacks
-from project.checkpoint import AtomicCheckpointIO, check_fits, init_from, load_checkpoint
+from project.checkpoint import AtomicCheckpointIO, load_checkpoint
 from project.data.photos import PhotosDataModule, preprocessing
 from project.explain import explain
 from project.loggers import is_rank_zero, run_loggers
 from project.options import add_options
+from project.outcome import keep_test, not_of_the_run, remember
 from project.parser import HelpFormatter, Parser, expand
 from project.plain import load_yaml
 from project.processes import SameStart, end_children, join, lost
 from project.reports.outputs import write_outputs
-from project.resume import check_resumable, find_unfinished, same_data
+from project.resume import check_resumable, find_unfinished
 from project.run import (
-    BEST,
     FINISHED,
     LAST,
     RECORD,
     claim_run,
     lock_run,
     next_version,
-    read_config,
     read_record,
-    record_test,
     release_run,
     run_of,
     summary,
 )
 from project.trainer import Trainer, skip_empty_hooks
 from project.usage import OWN_MAIN, TEXTS, UsageError
+from project.weights import check_fits, check_same_classes, init_from, take_classes
 
 # Advertising, and a deprecation between the versions of Lightning and torch.
 logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
@@ -90,6 +89,7 @@ class CLI(LightningCLI):
         self.command = args
         self.run_folder = Path()
         self.lock: BaseFileLock | None = None
+        self.of_a_run, self.resumes = False, ""  # whether --run was given; how exact a resume is
         self.verdicts: list[Verdict] = []
         try:
             super().__init__(
@@ -153,6 +153,7 @@ class CLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
         run = config.pop("run")
+        self.of_a_run = bool(run)
         if config.name is None:
             config.name = Path(str(config.config[0])).stem if config.config else "run"
         if self.subcommand == "fit":
@@ -168,7 +169,7 @@ class CLI(LightningCLI):
             facts = preprocessing(Path(path), self.checkpoint)
             config.data = PhotosDataModule(Path(config.images), facts, batch_size)
         if self.checkpoint and self.subcommand == "fit":
-            rank_zero_info(check_resumable(self.checkpoint, self._plain_config(), self.finished))
+            self.resumes = check_resumable(self.checkpoint, self._plain_config(), self.finished)
 
     def _choose_run(self, config: Namespace, run: Path | None) -> None:
         """The folder to train in: that of the run to resume, or a new one."""
@@ -252,16 +253,31 @@ class CLI(LightningCLI):
             raise UsageError(
                 f"--data.batch_size {batch_size} is over all processes: use a multiple of {ranks}"
             )
+        names = getattr(self.datamodule, "class_names", None)
         if self.checkpoint:
-            check_fits(Path(config.ckpt_path), self.checkpoint, self.model)
-            if self.subcommand != "fit":  # which restores more than the weights
-                self.model.load_state_dict(self.checkpoint["state_dict"])
-                self.config_init[self.subcommand].ckpt_path = None
+            self._take_checkpoint(Path(config.ckpt_path), self.checkpoint, names)
         elif config.init_from:
-            rank_zero_info(init_from(Path(config.init_from), self.model))
+            rank_zero_info(init_from(Path(config.init_from), self.model, names))
         self.checkpoint = None  # free the memory
         if config.compile:  # in place, which keeps the names of the weights
             self.model.forward = torch.compile(self.model.forward)
+
+    def _take_checkpoint(
+        self, path: Path, checkpoint: dict[str, Any], names: list[str] | None
+    ) -> None:
+        """Compare a checkpoint with the data and the model, and load it unless `fit` does."""
+        fits = self.subcommand == "fit"  # which restores more than the weights
+        if fits:
+            check_same_classes(path, checkpoint, names)
+        elif note := take_classes(path, checkpoint, self.model, names):
+            rank_zero_info(note)
+        way_out = "Leave out the options that change the model" if self.of_a_run else ""
+        check_fits(path, checkpoint, self.model, way_out)
+        if fits:
+            rank_zero_info(self.resumes)
+        else:
+            self.model.load_state_dict(checkpoint["state_dict"])
+            self.config_init[self.subcommand].ckpt_path = None
 
     def fit(self, model: L.LightningModule, **kwargs: Any) -> None:
         join(self.trainer.strategy, self.config.fit.max_wait_s)
@@ -275,29 +291,18 @@ class CLI(LightningCLI):
         if self.trainer.is_global_zero and (self.run_folder / RECORD).is_file():
             print(summary(self.run_folder))
 
-    def _is_result(self, run: Path, limit: int | float | None) -> bool:
-        """Whether the best checkpoint of a run has seen the whole of the run's own test set."""
-        config = self.config[self.subcommand]
-        whole = limit is None or (isinstance(limit, float) and limit == 1)  # 1 is one batch
-        if not whole or config.trainer.fast_dev_run or Path(config.ckpt_path).name != BEST.name:
-            return False
-        return same_data(read_config(run), self._plain_config())
+    def _not_of_the_run(self, run: Path, limit: int | float | None) -> str:
+        checkpoint = Path(self.config[self.subcommand].ckpt_path)
+        return not_of_the_run(run, checkpoint, self._plain_config(), limit, self.datamodule)
 
     def after_test(self) -> None:
         config = self.config.test
         run = run_of(Path(config.ckpt_path))
         if not run or not self.trainer.is_global_zero:
             return
-        metrics, examples = {}, {}
-        if self._is_result(run, config.trainer.limit_test_batches):
-            metrics = {name: value.item() for name, value in self.trainer.callback_metrics.items()}
-            sets = getattr(self.datamodule, "sets", {})
-            examples = {split: len(sets[split][2]) for split in ("test",) if split in sets}
-        else:
-            print(
-                f"Not the best checkpoint on the run's whole test set: {run}/{RECORD} has no result"
-            )
-        print(record_test(run, metrics, examples))
+        other = self._not_of_the_run(run, config.trainer.limit_test_batches)
+        metrics = {name: value.item() for name, value in self.trainer.callback_metrics.items()}
+        print(keep_test(run, other, metrics, self.datamodule))
 
     def lr_find(self, model: L.LightningModule, **kwargs: Any) -> None:
         """Print both suggestions, and write them with a figure beside the runs of that name."""
@@ -325,10 +330,15 @@ class CLI(LightningCLI):
         config = self.config.predict
         checkpoint = Path(config.ckpt_path)
         run = run_of(checkpoint)
-        limit = config.trainer.limit_predict_batches
-        if not run or not (config.images or self._is_result(run, limit)):
-            run = checkpoint.parent  # what `compare` reads in the run folder is of its best epoch
-        print(f"Predictions: {write_outputs(run, torch.cat(batches), self.datamodule)}")
+        folder = run or checkpoint.parent
+        if run and not config.images:
+            if other := self._not_of_the_run(run, config.trainer.limit_predict_batches):
+                # What `compare` reads in the run folder is of its best epoch on its own data.
+                folder = checkpoint.parent
+                print(f"Not the run's own predictions, since {other}.")
+            else:
+                remember(run, self.datamodule)
+        print(f"Predictions: {write_outputs(folder, torch.cat(batches), self.datamodule)}")
 
 
 def _listed(one_or_more: Any) -> list[Any]:

@@ -19,13 +19,14 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from project.checkpoint import check_fits, load_checkpoint
+from project.checkpoint import load_checkpoint
 from project.data.loader import Normalize, generator
 from project.data.photos import preprocessing
 from project.files import NotRegularError, check_regular, write_whole
 from project.parser import LINKED, Parser
 from project.run import BEST, read_config, read_record
 from project.usage import OptionParser, UsageError
+from project.weights import check_fits
 
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")

@@ -69,12 +69,6 @@ def check_resumable(checkpoint: dict[str, Any], now: dict[str, Any], finished: b
     return check_same(checkpoint["config"], now) if "config" in checkpoint else ""
 
 
-def same_data(saved: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Whether two configurations have the same data, split alike."""
-    was, is_now = dict(flatten(saved["data"], "data")), dict(flatten(now["data"], "data"))
-    return all(was.get(k) == is_now.get(k) for k in was | is_now if not k.startswith(FREE))
-
-
 def check_same(saved: dict[str, Any], now: dict[str, Any]) -> str:
     """Compare the configuration of a checkpoint with the one that is to go on from it.
 

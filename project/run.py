@@ -23,6 +23,7 @@ from project.plain import read_json, read_yaml
 
 RECORD, LOCK, PREDICTIONS = "run.json", ".lock", "predictions.csv"
 CONFIG = "config.yaml"
+TEST_SET = "test_sha256"  # in the run record: hash of the test examples, from the first look on
 BEST, LAST = Path("checkpoints/best.ckpt"), Path("checkpoints/last.ckpt")
 NEUTRAL = (  # beginnings of settings that do not change what a run computes
     *("name", "ckpt_path", "checkpoint", "preflight", "pictures", "max_wait_s"),

@@ -18,9 +18,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from project.checkpoint import AtomicCheckpointIO, check_fits, init_from, load_checkpoint
+from project.checkpoint import AtomicCheckpointIO, load_checkpoint
 from project.cli import main
 from project.models import MLP
+from project.weights import check_fits, init_from
 
 ROOT = Path(__file__).parents[1]
 COMMON = ["--data.train_size", "48", "--data.val_size", "16", "--data.test_size", "16"]

@@ -45,9 +45,9 @@ def test_run_folder_holds_what_the_design_promises(finished: Path) -> None:
     assert {"config.yaml", "metrics.csv", "run.json", "best.ckpt", "last.ckpt"} <= files
     assert any("tfevents" in name for name in files)
     record = json.loads((finished / "run.json").read_text())
-    keys = "name version seed command git_sha git_dirty config_sha256 data_sha256"
+    keys = "name version seed command git_sha git_dirty config_sha256 data_sha256 classes"
     keys += " examples versions device precision world_size seconds epochs best_epoch stopped_by"
-    keys += " metrics tested"
+    keys += " metrics tested test_sha256"
     assert list(record) == keys.split()
     assert (record["name"], record["version"]) == ("synthetic", "version_0")
     assert (record["seed"], record["epochs"], record["stopped_by"]) == (0, 2, "max_epochs")

@@ -14,11 +14,13 @@ from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 from project.callbacks.checkpoints import Interrupted
 from project.checkpoint import load_checkpoint
+from project.data.stream import StreamDataModule
 from project.run import (
     BEST,
     CONFIG,
     PREDICTIONS,
     RECORD,
+    TEST_SET,
     config_sha256,
     git_state,
     package_versions,
@@ -55,6 +57,7 @@ class RunRecord(Callback):
             **git_state(Path(__file__).parent),
             "config_sha256": config_sha256(self.config),
             "data_sha256": getattr(data, "sha256", None),
+            "classes": getattr(data, "class_names", None),
             "examples": {name: len(sets[name][2]) for name in ("train", "val") if name in sets},
             "versions": package_versions(),
             "device": _device_name(trainer.strategy.root_device),
@@ -65,6 +68,9 @@ class RunRecord(Callback):
             "metrics": {},
             "tested": before.get("tested", 0),
         }
+        if isinstance(data, StreamDataModule) and "test" in data.sets:  # cut off the others
+            self.record[TEST_SET] = data.hash_of("test")
+        self.record |= {TEST_SET: before[TEST_SET]} if TEST_SET in before else {}
         if trainer.is_global_zero:
             self.run.mkdir(parents=True, exist_ok=True)
             (self.run / PREDICTIONS).unlink(missing_ok=True)  # of the weights before this start

@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
+from project.classes import difference, saved_classes
 from project.data.augment import Augment
 from project.data.loader import Images
 from project.data.stream import Sampling, Split, StreamDataModule
@@ -153,6 +154,15 @@ class ImageDataModule(StreamDataModule):
             state["preprocessing"] = {name: getattr(self, name) for name in names}
             state["preprocessing"] |= dict(zip(("mean", "std"), self.statistics, strict=True))
         return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        saved = saved_classes({"data": state_dict})
+        if saved and (differs := difference(saved, self.class_names)):
+            raise ValueError(
+                f"{type(self).__name__} has other classes than the checkpoint's run ({differs}): "
+                "restore their names, or start a new run with --init_from"
+            )
+        super().load_state_dict(state_dict)
 
     def digests(self, split: Split) -> list[bytes]:
         """Hash of the content of each image of a split, in its order."""

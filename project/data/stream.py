@@ -52,8 +52,12 @@ class StreamDataModule(L.LightningDataModule, ABC):
     @cached_property
     def sha256(self) -> str:
         """Hash of the training and validation examples in their order, labels included."""
+        return self.hash_of("train", "val")
+
+    def hash_of(self, *splits: Split) -> str:
+        """Hash of the examples of some splits in their order, labels included."""
         digest = hashlib.sha256()
-        for split in ("train", "val"):
+        for split in splits:
             if split in self.sets:
                 images, labels, indices = self.sets[split]
                 digest.update(labels[indices].numpy().tobytes())
@@ -66,7 +70,7 @@ class StreamDataModule(L.LightningDataModule, ABC):
                         "which a resumed run knows its data again"
                     )
                 else:
-                    digest.update(repr(images).encode())
+                    digest.update(repr(images).encode(errors="surrogateescape"))
         return digest.hexdigest()
 
     def examples(self, split: Split, size: int) -> Batch:

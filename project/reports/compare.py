@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from project.classes import difference
 from project.reports.runs import REPORT
 from project.reports.seed_noise import COLUMNS, SeedNoiseReport
 from project.reports.statistics import holm, pooled_std, welch
@@ -60,6 +61,10 @@ def check_comparable(a: SeedNoiseReport, b: SeedNoiseReport) -> None:
             f"{a.name} and {b.name} have other training or validation images{why}: only runs on "
             "the same images can be compared"
         )
+    classes = [group.records[0].get("classes") or [] for group in (a, b)]  # none in old records
+    places = (f"in {a.name}", f"in {b.name}")
+    if all(classes) and (differs := difference(classes[0], classes[1], places)):
+        raise ValueError(f"{a.name} and {b.name} can't be compared: {differs}")
     if not pooled_std(a.values, b.values) > 0:
         raise ValueError(f"{a.metric} is the same for all seeds: there is no noise to compare with")
 
