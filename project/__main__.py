@@ -5,11 +5,12 @@ import signal
 import sys
 from importlib import import_module
 
-from project.usage import OWN_MAIN, UsageError
+from project.failures import report
+from project.usage import OWN_MAIN
 
 
 def console() -> None:
-    """The command of the shell, with errors as one sentence, or `--debug` for all."""
+    """The command of the shell, with one sentence for what is wrong with its input."""
     args = [arg for arg in sys.argv[1:] if arg != "--debug"]
     try:
         if args and args[0] in OWN_MAIN:
@@ -19,11 +20,10 @@ def console() -> None:
         gc.freeze()  # nor is it looked at while it trains
         gc.enable()
         sys.exit(cli.run(args))
-    except (ValueError, OSError) as error:
+    except Exception as error:
         if "--debug" in sys.argv:
             raise
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, UsageError) else 1)
+        sys.exit(report(error))
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
 

@@ -30,12 +30,13 @@ from project.callbacks.run import run_callbacks
 from project.checkpoint import AtomicCheckpointIO, load_checkpoint
 from project.data.photos import PhotosDataModule, preprocessing
 from project.explain import explain
+from project.failures import claim, user_error
 from project.loggers import is_rank_zero, run_loggers
 from project.options import add_options
 from project.outcome import keep_test, not_of_the_run, remember
 from project.parser import HelpFormatter, Parser, expand
 from project.plain import load_yaml
-from project.processes import SameStart, end_children, join, lost
+from project.processes import SameStart, end_children, join, lost, misplaced
 from project.reports.outputs import write_outputs
 from project.resume import check_resumable, find_unfinished
 from project.run import (
@@ -43,6 +44,7 @@ from project.run import (
     LAST,
     RECORD,
     claim_run,
+    kept,
     lock_run,
     next_version,
     read_record,
@@ -201,7 +203,7 @@ class CLI(LightningCLI):
         try:
             super().instantiate_classes()
         except ValueError as error:
-            if "Does not validate" not in str(error):
+            if "Does not validate" not in str(error) or user_error(error):
                 raise
             raise UsageError(explain(str(error), ())) from error
 
@@ -283,7 +285,10 @@ class CLI(LightningCLI):
         join(self.trainer.strategy, self.config.fit.max_wait_s)
         try:
             self.trainer.fit(model, **kwargs | {"weights_only": True})
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, Exception) and is_rank_zero():
+                error.add_note(kept(self.run_folder))
+                claim(error)  # before its children, which look for it
             end_children(self.trainer)
             raise
 
@@ -369,9 +374,11 @@ def run(args: list[str]) -> int:
     try:
         cli = main(args)
     except MisconfigurationException as error:
+        if user_error(error):
+            raise
         raise ValueError(str(error)) from error
     except RuntimeError as error:
-        if sentence := lost(error):
+        if sentence := lost(error) or misplaced(error):
             raise ValueError(sentence) from error
         if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise ValueError(f"--compile true: {str(error).splitlines()[0]}") from error

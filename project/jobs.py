@@ -99,8 +99,11 @@ class Job:
         elif {-code, code - 128} & STOPS:
             self._end("interrupted")
         else:
-            said = self.log.read_text(errors="replace").split("\n")
-            why = next((line.strip() for line in reversed(said) if line.strip()), "no word")
+            said = [
+                s.strip() for s in self.log.read_text(errors="replace").split("\n") if s.strip()
+            ]
+            errors = [line for line in said if line.startswith("error: ")]
+            why = (errors or said or ["no word"])[-1]
             if code < 0:
                 why = f"killed by {signal.Signals(-code).name}"
             elif code == 0:

@@ -13,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.optim.lr_scheduler import LRScheduler
 
 from project.explain import explain, nearest
+from project.failures import user_error
 from project.files import check_regular
 from project.naming import forbid_calls
 from project.plain import read_yaml
@@ -54,6 +55,8 @@ class Parser(LightningArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if getattr(self, "_inner_parser", False):  # of a class: the parser around it reports
             super().error(message, ex)
+        if ex and user_error(ex):
+            raise ex
         command = getattr(ex, "subcommand_parser", None) or self
         known = {name for action in command._actions for name in action.option_strings}
         raise UsageError(explain(message, known)) from ex
@@ -71,6 +74,15 @@ def _forget(parser: Any, previous: Any, value: Any) -> None:
 
 jsonargparse._typehints.discard_init_args_on_class_path_change = _forget
 forbid_calls()
+_raise_for_union = jsonargparse._typehints.raise_union_unexpected_value
+
+
+def _mistakes_first(subtypes: Any, val: Any, exceptions: list[Exception]) -> NoReturn:
+    """Make an error in a user's code the cause, which jsonargparse takes from the first subtype."""
+    _raise_for_union(subtypes, val, sorted(exceptions, key=lambda e: user_error(e) is None))
+
+
+jsonargparse._typehints.raise_union_unexpected_value = _mistakes_first
 
 
 def expand(args: list[str]) -> list[str]:

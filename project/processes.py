@@ -5,7 +5,9 @@ import os
 import re
 import subprocess
 import time
+import traceback
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -35,6 +37,7 @@ SENTENCES = {
     ),
 }
 GRACE_S = 5
+LONGEST_WAIT_S = 2e6  # 23 days; torch counts milliseconds in 32 bits
 
 
 def join(strategy: Any, max_wait_s: float) -> None:
@@ -46,7 +49,7 @@ def join(strategy: Any, max_wait_s: float) -> None:
     """
     if not isinstance(strategy, DDPStrategy):
         return
-    strategy._timeout = timedelta(seconds=max_wait_s)
+    strategy._timeout = timedelta(seconds=min(max_wait_s, LONGEST_WAIT_S))
     environment, start = strategy.cluster_environment, os.environ.get("TORCHELASTIC_RESTART_COUNT")
     if not isinstance(environment, TorchElasticEnvironment) or start in (None, "0"):
         return
@@ -95,6 +98,19 @@ def lost(error: BaseException) -> str:
         if re.search(said, str(error)):
             return sentence.format(address=address, port=port, rank=rank, what=what)
     return ""
+
+
+def misplaced(error: BaseException) -> str:
+    """One sentence for an environment in which Lightning can't start processes, or nothing."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or Path(frames[-1].filename).parent.name != "environments":
+        return ""
+    if tasks := os.environ.get("SLURM_NTASKS"):
+        return (
+            f"SLURM_NTASKS is {tasks}, but SLURM_NTASKS_PER_NODE is not set: unset SLURM_NTASKS to "
+            "train in this shell, or start the run with `srun --ntasks-per-node`"
+        )
+    return f"the environment variables of this shell don't fit together: {error}"
 
 
 class SameStart(Callback):

@@ -206,6 +206,16 @@ def package_versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
+def kept(run: Path) -> str:
+    """What an error has left of a run, in words."""
+    if (run / LAST).is_file():
+        again = f"python -m project fit --run {shlex.quote(str(run))}"
+        return f"Kept: {run}, up to its newest checkpoint. To resume it: {again}"
+    if (run / RECORD).is_file():
+        return f"Kept: {run}, which has no checkpoint to resume from yet."
+    return "No run folder was left, since training had not begun."
+
+
 def summary(run: Path) -> str:
     """What a finished run tells its user."""
     record = read_record(run)

@@ -72,7 +72,8 @@ def configure(args: list[str]) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"fit ended with {done.returncode}"]
-        raise UsageError(lines[-1].removeprefix("error: "))
+        errors = [line for line in lines if line.startswith("error: ")]
+        raise UsageError((errors or lines)[-1].removeprefix("error: "))
     config: dict[str, Any] = load_yaml(done.stdout)
     config.pop("run", None)
     return config
