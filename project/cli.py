@@ -32,6 +32,7 @@ from project.data.photos import PhotosDataModule, preprocessing
 from project.explain import explain
 from project.failures import claim, user_error
 from project.loggers import is_rank_zero, run_loggers
+from project.monitored import model_modes, monitor_mode
 from project.options import add_options
 from project.outcome import keep_test, not_of_the_run, remember
 from project.parser import HelpFormatter, Parser, expand
@@ -52,7 +53,7 @@ from project.run import (
     run_of,
     summary,
 )
-from project.trainer import Trainer, skip_empty_hooks
+from project.trainer import Trainer
 from project.usage import OWN_MAIN, TEXTS, UsageError
 from project.weights import check_fits, check_same_classes, init_from, take_classes
 
@@ -221,20 +222,22 @@ class CLI(LightningCLI):
         if trainer.accumulate_grad_batches < 1:
             raise UsageError("--trainer.accumulate_grad_batches must be 1 or more")
         try:
-            built = super().instantiate_trainer(**kwargs)
+            return super().instantiate_trainer(**kwargs)
         except TypeError as error:  # Lightning's, on the CPU
             if "`devices`" not in str(error):
                 raise
             raise UsageError(f"--trainer.devices: {error}") from error
-        skip_empty_hooks(built.callbacks)  # type: ignore[attr-defined]
-        return built
 
     def _of_run(self, trainer: Namespace, callbacks: list[Callback]) -> dict[str, Any]:
         """Callbacks, plugins and loggers of `fit`."""
         step = self.checkpoint["global_step"] if self.checkpoint else 0
         names = ("early_stopping", "checkpoint", "pictures")
         given = (self._get(self.config_init, name) for name in names)
-        own = run_callbacks(self.run_folder, self._plain_config(), self.command, *given)
+        config = self._plain_config()
+        mode = monitor_mode(config["monitor"], config["monitor_mode"], self.model)
+        modes = {f"val/{k}": v for k, v in model_modes(self.model).items()}
+        modes[config["monitor"]] = mode
+        own = run_callbacks(self.run_folder, config, self.command, modes, *given)
         same = SameStart(f"at step {step}" if self.checkpoint else "anew")
         plugins = [*_listed(trainer.plugins), AtomicCheckpointIO()]
         if not TorchElasticEnvironment.detect() and SLURMEnvironment.detect():

@@ -4,8 +4,8 @@ from jsonargparse.typing import PositiveFloat
 from lightning.pytorch.cli import LightningArgumentParser
 
 from project.callbacks import EarlyStopping, LastCheckpoint, PredictionGrid
+from project.direction import Mode, mode_by_name
 from project.parser import LINKED
-from project.run import monitor_mode
 
 
 def add_options(parser: LightningArgumentParser, command: str | None) -> None:
@@ -29,11 +29,21 @@ def add_options(parser: LightningArgumentParser, command: str | None) -> None:
     parser.add_class_arguments(PredictionGrid, "pictures")
     text = "Metric of the best epoch, which early stopping and ReduceLROnPlateau follow too."
     parser.add_argument("--monitor", type=str, default="val/loss", help=text)
+    text = (
+        "Whether lower or higher values of it are better, if loss, acc and torchmetrics don't say."
+    )
+    parser.add_argument("--monitor_mode", type=Mode | None, help=text)
     text = "Stops when the monitored metric no longer improves; by default never."
     parser.add_argument("--early_stopping", type=EarlyStopping | None, help=text)
     parser.link_arguments("monitor", "early_stopping.init_args.monitor")
-    parser.link_arguments("monitor", "early_stopping.init_args.mode", compute_fn=monitor_mode)
+    # Until the model is there, which may know better.
+    parser.link_arguments("monitor", "early_stopping.init_args.mode", compute_fn=mode_or_min)
+    parser.link_arguments("monitor_mode", "model.init_args.monitor_mode")
     parser.link_arguments("monitor", "model.init_args.monitor")
     parser.link_arguments("seed_everything", "data.init_args.seed")
     for name in LINKED:
         parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
+
+
+def mode_or_min(monitor: str) -> Mode:
+    return mode_by_name(monitor) or "min"

@@ -10,7 +10,7 @@ import jsonargparse._typehints
 from jsonargparse import DefaultHelpFormatter, Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities import rank_zero_info
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from project.explain import explain, nearest
 from project.failures import user_error
@@ -28,7 +28,8 @@ LINKED = ("num_classes", "class_names", "in_channels", "image_size", "num_featur
 # Options whose values follow from others, so that their own would be ignored.
 FOLLOWS = {"--data.seed": "--seed_everything"}
 FOLLOWS |= {f"--{key}": "--monitor" for key in ("model.monitor", "early_stopping.monitor")}
-FOLLOWS |= {"--early_stopping.mode": "the name of --monitor"}
+FOLLOWS |= {"--early_stopping.mode": "--monitor and --monitor_mode"}
+FOLLOWS |= {"--model.monitor_mode": "--monitor_mode"}
 FOLLOWS |= {f"--model.{key}": "--data" for key in LINKED}
 
 
@@ -45,6 +46,8 @@ class Parser(LightningArgumentParser):
             for action in self._actions:
                 if action.dest in DERIVED:
                     action.required = False
+                if theclass is ReduceLROnPlateau and action.dest == "mode":
+                    action.default = None  # the monitor's, and not always "min"
         return added
 
     def format_help(self, *args: Any) -> str:

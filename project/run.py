@@ -7,14 +7,13 @@ import hashlib
 import itertools
 import json
 import platform
-import re
 import shlex
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
@@ -40,11 +39,6 @@ FIELDS = {  # of a run record, and what others may take them for
 }
 OPTIONAL = {"examples": dict, "tested": int, "precision": str, "world_size": int}
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "numpy")
-
-
-def monitor_mode(monitor: str) -> Literal["min", "max"]:
-    """Whether a lower or a higher value is better: lower for a loss or an error, by its name."""
-    return "min" if re.search("loss|error|nll|mse|mae", monitor) else "max"
 
 
 def next_version(folder: Path) -> int:

@@ -1,26 +1,10 @@
 """The commands that train or measure."""
 
-from collections.abc import Iterable
-
 import lightning as L
-from lightning.pytorch.callbacks import Callback
 
 from project.callbacks.checks import Verdict
 from project.callbacks.controls import Preflight
 from project.reports.lr_range import LRRange, LRSweep
-
-STEP_HOOKS = (
-    *("on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "on_before_backward"),
-    *("on_after_backward", "on_before_optimizer_step"),
-)
-
-
-def skip_empty_hooks(callbacks: Iterable[Callback]) -> None:
-    """Leave out what does nothing at each step: Lightning times and calls every hook but None."""
-    for callback in callbacks:
-        for name in STEP_HOOKS:
-            if getattr(type(callback), name) is getattr(Callback, name):
-                setattr(callback, name, None)
 
 
 class Trainer(L.Trainer):

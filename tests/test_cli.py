@@ -47,7 +47,7 @@ def test_run_folder_holds_what_the_design_promises(finished: Path) -> None:
     record = json.loads((finished / "run.json").read_text())
     keys = "name version seed command git_sha git_dirty config_sha256 data_sha256 classes"
     keys += " examples versions device precision world_size seconds epochs best_epoch stopped_by"
-    keys += " metrics tested test_sha256"
+    keys += " metrics modes tested test_sha256"
     assert list(record) == keys.split()
     assert (record["name"], record["version"]) == ("synthetic", "version_0")
     assert (record["seed"], record["epochs"], record["stopped_by"]) == (0, 2, "max_epochs")
@@ -433,7 +433,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     ),
     "case": (["fit", "--model", "mlp"], 2, r"no class 'mlp' for --model \(did you mean MLP\?\)"),
     "linked seed": ([*FIT, "--data.seed", "3"], 2, "--data.seed follows from --seed_everything"),
-    "linked mode": ([*FIT, "--early_stopping.mode", "max"], 2, "mode follows from the name of"),
+    "linked mode": ([*FIT, "--early_stopping.mode", "max"], 2, "mode follows from --monitor and"),
     "two origins": ([*FIT, "--run", "x", "--ckpt_path", "last"], 2, "leave out --ckpt_path"),
     "two starts": ([*FIT, "--run", "x", "--init_from", "y"], 2, "--init_from starts a new run"),
     "untrained": (["test", "--config", "synthetic"], 2, "test needs trained weights"),

@@ -6,9 +6,10 @@ from project.callbacks.checkpoints import (
     LastCheckpoint,
     run_checkpoints,
 )
-from project.callbacks.checks import MonitorCheck, OverfitOneBatch
+from project.callbacks.checks import OverfitOneBatch
 from project.callbacks.finite import FiniteCheck
 from project.callbacks.init_loss import InitLossCheck
+from project.callbacks.monitor_check import MonitorCheck
 from project.callbacks.monitors import StepMonitor, TensorBoardRecord, WeightHistogramMonitor
 from project.callbacks.pictures import CurvesMonitor, PredictionGrid
 from project.callbacks.progress import ProgressBar

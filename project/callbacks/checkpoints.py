@@ -15,7 +15,8 @@ import torch
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
-from project.run import BEST, LAST, monitor_mode
+from project.direction import Mode
+from project.run import BEST, LAST
 
 # SIGUSR1 is SLURM's warning before the time limit, by scripts/slurm.sbatch; Windows has none.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, *filter(None, [getattr(signal, "SIGUSR1", None)]))
@@ -36,6 +37,17 @@ class BestCheckpoint(callbacks.ModelCheckpoint):
         with warnings.catch_warnings(action="ignore"):  # that the folder is not empty
             super().setup(trainer, pl_module, stage)
 
+    _validated = False
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._validated |= not trainer.sanity_checking
+        super().on_validation_end(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # A run that ends before its first validation has no best epoch, as it has been told.
+        if self._validated or str(self.monitor).startswith("train/"):
+            super().on_train_epoch_end(trainer, pl_module)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         folder = Path(str(self.dirpath))
         before = Path(state_dict["best_model_path"])
@@ -52,6 +64,24 @@ class BestCheckpoint(callbacks.ModelCheckpoint):
 
 class EarlyStopping(callbacks.EarlyStopping):
     """Lightning's, but the command line says how patient to be, not the checkpoint."""
+
+    def follow(self, mode: Mode) -> None:
+        """Take the direction of the monitored metric, which is known later than the patience."""
+        if mode != self.mode:
+            self.mode = mode
+            # Lightning gives both the sign of the direction.
+            self.min_delta, self.best_score = -self.min_delta, -self.best_score
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        # When the metric is new: Lightning would take a stale one at the end of an epoch that has
+        # no validation, and miss one of the training examples where there are several validations.
+        self._check_on_train_epoch_end = self.monitor.startswith("train/")
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        known = trainer.callback_metrics
+        if self._check_on_train_epoch_end and self.monitor not in known:
+            raise ValueError(f"no metric {self.monitor}; there are {', '.join(known)}")
+        super().on_train_epoch_end(trainer, pl_module)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # A run that was stopped stays so.
@@ -148,9 +178,12 @@ class LastCheckpoint(callbacks.Checkpoint):
             raise Interrupted(signum)
 
 
-def run_checkpoints(run: Path, monitor: str, last: LastCheckpoint) -> list[callbacks.Callback]:
+def run_checkpoints(
+    run: Path, monitor: str, mode: Mode, last: LastCheckpoint
+) -> list[callbacks.Callback]:
     """The two checkpoints of a run folder, in the order in which the last knows the best."""
-    mode = monitor_mode(monitor)
     options: dict[str, Any] = {"monitor": monitor, "mode": mode, "enable_version_counter": False}
+    if monitor.startswith("train/"):  # when it is new, and not at the next validation
+        options["save_on_train_epoch_end"] = True
     last.path = run / LAST
     return [BestCheckpoint(run / BEST.parent, BEST.stem, **options), last]

@@ -19,7 +19,6 @@ from project.callbacks.diagnosis import Diagnosis, smoothing_floor
 from project.callbacks.rehearsal import first_examples, rehearse
 from project.data.loader import Batch
 from project.data.stream import Split
-from project.explain import nearest
 
 SLOW = 0.75  # of the first loss: a model that is below it and still falls does learn
 NEAR_ZERO = 0.05  # of ln C: the right class has a probability of 0.89, of 10 classes
@@ -124,24 +123,3 @@ class OverfitOneBatch(Check):
             accuracy=seen.accuracy,
             seconds=time.monotonic() - start,
         )
-
-
-class MonitorCheck(Callback):
-    """Refuses a misspelt monitor after the sanity check, not after the first epoch."""
-
-    def __init__(self, monitor: str) -> None:
-        self.monitor = monitor
-
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        sets = getattr(trainer.datamodule, "sets", ("val",))  # type: ignore[attr-defined]
-        if self.monitor.startswith("val/") and "val" not in sets:
-            raise ValueError(
-                f"nothing measures {self.monitor} without validation examples: set "
-                "--data.val_size, or --monitor train/loss"
-            )
-
-    def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        known = list(trainer.callback_metrics)
-        if known and not self.monitor.startswith("train/") and self.monitor not in known:
-            hint = nearest(self.monitor, known)
-            raise ValueError(f"no metric {self.monitor}{hint}; there are {', '.join(known)}")

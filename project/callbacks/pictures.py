@@ -22,7 +22,6 @@ from project.data import ImageDataModule
 from project.loggers import tensorboards
 from project.reports.curves import CURVES, draw_curves, save_figure
 from project.reports.predictions import Predictions, draw_confusion, draw_grid, draw_hardest
-from project.run import monitor_mode
 
 FIRST_AFTER_S = 10.0  # a short run needs no curves before its end
 COST_FACTOR = 100  # times the cost of a drawing pass before the next one
@@ -107,7 +106,7 @@ class CurvesMonitor(Callback):
                 logger.save()
         if (self._run / "metrics.csv").is_file():
             monitor = getattr(pl_module, "monitor", "val/loss")
-            figure = draw_curves(self._run, monitor, monitor_mode(monitor))
+            figure = draw_curves(self._run, monitor)
             self._show(save_figure(figure, self._run / CURVES))
         now = time.monotonic()
         self._due = now + COST_FACTOR * (now - start)

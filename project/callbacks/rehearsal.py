@@ -191,6 +191,7 @@ def rehearse(
             trainer,
             max_steps=steps,
             max_epochs=trainer.max_epochs,  # the length of some schedules
+            limit_train_batches=steps,  # else an epoch has no end
             limit_val_batches=0,
             callbacks=[witness],
         )

@@ -5,20 +5,23 @@ from typing import Any
 
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor
 
-from project.callbacks.checkpoints import LastCheckpoint, run_checkpoints
-from project.callbacks.checks import MonitorCheck, OverfitOneBatch
+from project.callbacks.checkpoints import EarlyStopping, LastCheckpoint, run_checkpoints
+from project.callbacks.checks import OverfitOneBatch
 from project.callbacks.finite import FiniteCheck
 from project.callbacks.init_loss import InitLossCheck
+from project.callbacks.monitor_check import MonitorCheck
 from project.callbacks.monitors import StepMonitor, TensorBoardRecord
 from project.callbacks.pictures import CurvesMonitor, PredictionGrid
 from project.callbacks.run_record import RunRecord
+from project.direction import Mode
 
 
 def run_callbacks(
     run: Path,
     config: dict[str, Any],
     command: list[str],
-    stopping: Callback | None,
+    modes: dict[str, Mode],
+    stopping: EarlyStopping | None,
     last: LastCheckpoint,
     pictures: PredictionGrid,
 ) -> list[Callback]:
@@ -28,11 +31,14 @@ def run_callbacks(
         run: Its folder.
         config: Its configuration, in plain types.
         command: The arguments of the command line.
+        modes: Directions of metrics, the monitored one among them.
         stopping: Early stopping, if any.
         last: The checkpoint to resume from.
         pictures: Of the validation images.
     """
     trainer, monitor = config["trainer"], config["monitor"]
+    if stopping is not None:
+        stopping.follow(modes[monitor])
     callbacks = [MonitorCheck(monitor), *filter(None, [stopping]), FiniteCheck()]
     if trainer["logger"] is not False:
         callbacks += [LearningRateMonitor(), StepMonitor()]
@@ -41,8 +47,8 @@ def run_callbacks(
     if config["preflight"]:
         callbacks += [] if config["init_from"] else [InitLossCheck()]
         callbacks.append(OverfitOneBatch())
-    callbacks += [RunRecord(run, config, command), TensorBoardRecord(config)]
+    callbacks += [RunRecord(run, config, command, modes), TensorBoardRecord(config)]
     callbacks += [CurvesMonitor(), pictures]
     if trainer["enable_checkpointing"] is not False:
-        callbacks += run_checkpoints(run, monitor, last)
+        callbacks += run_checkpoints(run, monitor, modes[monitor], last)
     return callbacks

@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from project.callbacks.checkpoints import Interrupted
 from project.checkpoint import load_checkpoint
 from project.data.stream import StreamDataModule
+from project.direction import MODES, Mode
 from project.run import (
     BEST,
     CONFIG,
@@ -37,8 +38,15 @@ class RunRecord(Callback):
     gets the config and the metrics of its moment. The end of training restores the best weights.
     """
 
-    def __init__(self, run: Path, config: dict[str, Any], command: list[str]) -> None:
+    def __init__(
+        self,
+        run: Path,
+        config: dict[str, Any],
+        command: list[str],
+        modes: dict[str, Mode] | None = None,
+    ) -> None:
         self.run, self.config = run, config  # in plain types
+        self.modes = modes or {}  # directions of metrics
         self.command = command  # the arguments of the command line
         self.record: dict[str, Any] = {}
         self.start = 0.0  # earlier by the seconds before the run was resumed
@@ -66,6 +74,7 @@ class RunRecord(Callback):
             "seconds": seconds,
             **dict.fromkeys(("epochs", "best_epoch", "stopped_by")),
             "metrics": {},
+            MODES: self.modes,
             "tested": before.get("tested", 0),
         }
         if isinstance(data, StreamDataModule) and "test" in data.sets:  # cut off the others

@@ -6,29 +6,29 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import lightning as L
+from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler
 from lightning.pytorch.utilities import rank_zero_info
-from lightning.pytorch.utilities.types import LRSchedulerConfigType, OptimizerLRScheduler
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
-from torch.optim.lr_scheduler import (
-    ConstantLR,
-    CosineAnnealingLR,
-    CyclicLR,
-    LinearLR,
-    LRScheduler,
-    OneCycleLR,
-    ReduceLROnPlateau,
-)
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torchmetrics import Metric
 
+from project.data.stream import StreamDataModule
+from project.direction import Mode
 from project.loggers import is_logged
-from project.run import monitor_mode
+from project.models.plateau import PlateauStepper
+from project.models.schedule import (
+    Interval,
+    LRSchedulerCallable,
+    advance,
+    build,
+    schedule_class,
+)
+from project.monitored import monitor_mode
 
 OptimizerCallable: TypeAlias = Callable[[Iterable[Any]], Optimizer]
-LRSchedulerCallable: TypeAlias = Callable[[Optimizer], LRScheduler]
 Stage = Literal["train", "val", "test"]
-
-PER_STEP = (OneCycleLR, CyclicLR)  # schedules that count optimiser steps; the others count epochs
 
 
 class Task(L.LightningModule, ABC):
@@ -37,13 +37,19 @@ class Task(L.LightningModule, ABC):
     Args:
         optimizer: Optimiser, any class of `torch.optim`; `lr` is the learning rate's peak.
         lr_scheduler: Schedule, any class of `torch.optim.lr_scheduler`; constant by default.
-            OneCycleLR and CyclicLR count optimiser steps, the others epochs. A length left out
-            (`total_steps`, `T_max`) is that of the run, and `max_lr` is the optimiser's `lr`.
-        warmup_steps: Optimiser steps in which the learning rate rises linearly from a hundredth.
+            A length left out (`total_steps`, `T_max`) is that of the run, by `max_epochs` and
+            `max_steps`, and `max_lr` is the optimiser's `lr`.
+        interval: What the schedule counts, optimiser steps or epochs; by default steps for
+            OneCycleLR and CyclicLR, and epochs for the others.
+        warmup_steps: Optimiser steps in which the learning rate rises linearly from a hundredth of
+            what the schedule says to all of it.
         reference_batch_size: Batch size that the optimiser's `lr` was chosen for. Where a step has
             k times as many examples, accumulated ones included, it trains with k times the `lr`
             (arXiv:1706.02677, which warms up over 5 epochs); by default `lr` is taken as it is.
-        monitor: Metric that ReduceLROnPlateau follows, such as val/loss or val/acc.
+        monitor: Metric that ReduceLROnPlateau follows, such as val/loss, val/acc or what a
+            validation step logs.
+        monitor_mode: Whether lower or higher values of it are better, if its name (loss or acc)
+            and torchmetrics do not tell.
     """
 
     metric: ClassVar[type[Metric]]  # computes the loss, or a dict of the loss and others
@@ -55,6 +61,8 @@ class Task(L.LightningModule, ABC):
         warmup_steps: int = 0,
         reference_batch_size: int | None = None,
         monitor: str = "val/loss",
+        interval: Interval | None = None,
+        monitor_mode: Mode | None = None,
     ) -> None:
         super().__init__()
         if warmup_steps < 0:
@@ -63,7 +71,8 @@ class Task(L.LightningModule, ABC):
             raise ValueError(f"reference_batch_size {reference_batch_size} must be positive")
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"], logger=False)
         self.optimizer, self.lr_scheduler = optimizer, lr_scheduler
-        self.warmup_steps, self.monitor = warmup_steps, monitor
+        self.warmup_steps, self.interval = warmup_steps, interval
+        self.monitor, self.monitor_mode = monitor, monitor_mode
         self.reference_batch_size = reference_batch_size
         self.lr_factor: float | None = None  # by which the run multiplies the learning rate
         self.written: dict[str, float] = {}  # the newest training metrics, for the progress bar
@@ -107,6 +116,8 @@ class Task(L.LightningModule, ABC):
 
     def on_train_epoch_end(self) -> None:
         self._report("train", self.train_metrics)
+        if self.monitor.startswith("train/"):
+            self.step_plateau()
 
     def on_validation_epoch_end(self) -> None:
         self._report("val", self.val_metrics)
@@ -123,8 +134,6 @@ class Task(L.LightningModule, ABC):
             self._write(values, self.global_step - 1)
         else:
             self.log_dict(values, prog_bar=True)
-        if self.monitor in values and self.trainer.state.fn == "fit":
-            self._step_plateau(values[self.monitor])
 
     def _write(self, values: dict[str, Tensor], step: int) -> None:
         # Now, before this moment's checkpoint is saved: `self.log` writes after it, and a run that
@@ -143,17 +152,38 @@ class Task(L.LightningModule, ABC):
         if self.global_rank == 0:
             self.train_metrics.merge_state(checkpoint["train_metrics"])
 
-    def _step_plateau(self, value: Tensor) -> None:
-        # Here, where the value is new: Lightning steps a plateau schedule after the checkpoint of
-        # the epoch is saved, and a run that resumes from it would lose the step.
-        schedulers = self.lr_schedulers()
-        for scheduler in schedulers if isinstance(schedulers, list) else [schedulers]:
-            if isinstance(scheduler, ReduceLROnPlateau) and not self.trainer.sanity_checking:
-                scheduler.step(value)
+    def configure_callbacks(self) -> list[Callback]:
+        kind = schedule_class(self.lr_scheduler) if self.lr_scheduler else LRScheduler
+        if self.monitor.startswith("train/"):
+            return []
+        if kind is not None and not issubclass(kind, ReduceLROnPlateau):
+            return []
+        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
+        known = [c.step for c in callbacks if isinstance(c, PlateauStepper)]
+        return [] if self.step_plateau in known else [PlateauStepper(self.step_plateau)]
 
-    def lr_scheduler_step(self, scheduler: LRScheduler, metric: Any | None) -> None:
-        if not isinstance(scheduler, ReduceLROnPlateau):
-            scheduler.step()
+    def step_plateau(self) -> None:
+        """Step ReduceLROnPlateau, if that is the schedule, by the newest value of the monitor.
+
+        Raises:
+            ValueError: If the monitored metric is not there.
+        """
+        schedules = [config.scheduler for config in self.trainer.lr_scheduler_configs]
+        for schedule in schedules:
+            if isinstance(schedule, ReduceLROnPlateau):
+                known = self.trainer.callback_metrics
+                if self.monitor not in known:
+                    raise ValueError(
+                        f"ReduceLROnPlateau follows {self.monitor}, which nothing has logged; "
+                        f"there are {', '.join(known)}"
+                    )
+                # That of rank 0, since each rank has its own unless it was logged with sync_dist.
+                value = self.trainer.strategy.broadcast(known[self.monitor].item())
+                advance(schedule, schedules, value)
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any | None) -> None:
+        if not isinstance(scheduler, ReduceLROnPlateau):  # which has its own time
+            advance(scheduler, [c.scheduler for c in self.trainer.lr_scheduler_configs])
 
     def trained(self) -> list[Any]:
         """The parameters, or groups of them with an `lr_factor` of the optimiser's `lr` each."""
@@ -167,24 +197,15 @@ class Task(L.LightningModule, ABC):
             if "weight_decay" in group:
                 group["weight_decay"] /= factor  # so that all weights decay alike
         self._scale_lr(optimizer)
-        schedule = self._schedule(optimizer)
-        main: LRSchedulerConfigType = {
-            "scheduler": schedule,
-            "interval": "step" if isinstance(schedule, PER_STEP) else "epoch",
-            "monitor": self.monitor,
-            "name": "lr",
-        }
-        if not self.warmup_steps:
-            return {"optimizer": optimizer, "lr_scheduler": main}
-        if isinstance(schedule, PER_STEP):
-            raise ValueError(
-                f"{type(schedule).__name__} sets the learning rate of every step and warms up by "
-                "itself (pct_start): set --model.warmup_steps 0"
-            )
-        # Made after the schedule, since it scales the learning rate that it finds.
-        warmup = LinearLR(optimizer, start_factor=0.01, total_iters=self.warmup_steps)
-        rising: LRSchedulerConfigType = {"scheduler": warmup, "interval": "step", "name": "warmup"}
-        return [optimizer], [main, rising]  # type: ignore[return-value]
+        schedules = build(
+            optimizer,
+            self.lr_scheduler,
+            self._run_length,
+            interval=self.interval,
+            warmup_steps=self.warmup_steps,
+            mode=lambda: monitor_mode(self.monitor, self.monitor_mode, self),
+        )
+        return [optimizer], schedules  # type: ignore[return-value]
 
     def _scale_lr(self, optimizer: Optimizer) -> None:
         """The linear scaling rule, before the schedule and the warm-up, which start from its lr."""
@@ -192,7 +213,7 @@ class Task(L.LightningModule, ABC):
             return
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if batch_size := getattr(data, "batch_size", None):
-            size = batch_size * self.trainer.accumulate_grad_batches
+            size = self._examples_per_step(data, batch_size)
             self.lr_factor = size / self.reference_batch_size
             rank_zero_info(
                 f"The learning rate is {self.lr_factor:g} times the optimiser's: {size} examples a "
@@ -206,31 +227,37 @@ class Task(L.LightningModule, ABC):
         for group in optimizer.param_groups:
             group["lr"] *= self.lr_factor
 
-    def _schedule(self, optimizer: Optimizer) -> LRScheduler:
-        """The schedule, with the arguments that follow from the run where they were left out."""
-        factory = self.lr_scheduler
-        if factory is None:
-            return ConstantLR(optimizer, factor=1.0)
-        # The class itself, a partial of it, or jsonargparse's partial with it as first argument.
-        parts = (factory, getattr(factory, "func", None), *getattr(factory, "args", ()))
-        kind = next((part for part in parts if isinstance(part, type)), LRScheduler)
-        given = {k: v for k, v in getattr(factory, "keywords", {}).items() if v is not None}
-        derived: dict[str, Any] = {}
-        if issubclass(kind, OneCycleLR):
-            derived["max_lr"] = [group["lr"] for group in optimizer.param_groups]
-            if "total_steps" not in given and "epochs" not in given:
-                derived["total_steps"] = self._run_length(self.trainer.estimated_stepping_batches)
-        elif issubclass(kind, CosineAnnealingLR) and "T_max" not in given:
-            derived["T_max"] = self._run_length(self.trainer.max_epochs)
-        elif issubclass(kind, ReduceLROnPlateau):
-            derived["mode"] = monitor_mode(self.monitor)
-        return factory(optimizer, **{**derived, **given})
-
-    @staticmethod
-    def _run_length(length: float | None) -> int:
-        if length is None or not 0 < length < math.inf:
+    def _examples_per_step(self, data: Any, batch_size: int) -> int:
+        """Those of an optimiser step; of the largest, if the last of an epoch has fewer."""
+        trainer = self.trainer
+        if any(isinstance(c, GradientAccumulationScheduler) for c in trainer.callbacks):  # type: ignore[attr-defined]
             raise ValueError(
-                "the schedule lasts as long as the run, which has no end: set "
-                "--trainer.max_epochs, or the schedule's own length (total_steps, T_max)"
+                "reference_batch_size needs steps of one size, and GradientAccumulationScheduler "
+                "changes it: leave one of them out"
             )
-        return int(length)
+        trainer.fit_loop.setup_data()
+        batches = trainer.num_training_batches
+        if batches < trainer.accumulate_grad_batches:
+            # Lightning steps at the end of an epoch all the same, but would divide the gradients by
+            # the number of batches that never come.
+            rank_zero_info(f"An epoch has {batches:g} batches: no more of them are accumulated.")
+            trainer.accumulate_grad_batches = int(batches)
+        size = batch_size * trainer.accumulate_grad_batches
+        if isinstance(data, StreamDataModule):
+            size = min(size, len(data.sets["train"][2]))
+        return size
+
+    def _run_length(self, interval: Interval) -> float:
+        """The optimiser steps or epochs after which `max_epochs` or `max_steps` ends the run."""
+        trainer = self.trainer
+        limit = trainer.max_epochs
+        epochs = math.inf if limit is None or limit < 0 else max(limit, 1)
+        if interval == "epoch" and trainer.max_steps < 0:
+            return epochs
+        trainer.fit_loop.setup_data()
+        steps, batches = trainer.estimated_stepping_batches, trainer.num_training_batches
+        steps = steps if steps >= 0 else math.inf  # Lightning's -1
+        if interval == "step" or math.isinf(batches):
+            return steps if interval == "step" else epochs
+        per_epoch = math.ceil(batches / trainer.accumulate_grad_batches)
+        return min(epochs, math.ceil(steps / per_epoch))

@@ -4,12 +4,13 @@ import io
 import math
 import warnings
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from project.direction import Mode, recorded_mode
 from project.files import write_whole
 from project.reports.runs import read_metrics
 from project.run import RECORD, read_record
@@ -25,15 +26,13 @@ Points: TypeAlias = list[tuple[float, float]]
 Mark: TypeAlias = tuple[float, str]
 
 
-def draw_curves(
-    run: Path, monitor: str = "val/loss", mode: Literal["min", "max"] = "min"
-) -> Figure:
+def draw_curves(run: Path, monitor: str = "val/loss") -> Figure:
     """Loss, accuracy and learning rate over the epochs, with the best epoch marked.
 
     Args:
         run: A run folder. Before the first epoch is finished, steps are drawn instead of epochs.
-        monitor: Metric whose best value is marked as long as the run record names no best epoch.
-        mode: Whether its lowest or its highest value is the best.
+        monitor: Metric whose best value is marked as long as the run record names no best epoch,
+            if the record or the name says whether its lowest or its highest value is the best.
     """
     metrics = read_metrics(run)
     record = read_record(run) if (run / RECORD).is_file() else {}
@@ -46,7 +45,7 @@ def draw_curves(
         for name, rows in metrics.items()
     }
     rates = {name: curves[name] for name in curves if name.split("/")[0] == "lr"}
-    best = _best(record, curves.get(monitor, []), mode)
+    best = _best(record, curves.get(monitor, []), recorded_mode(monitor, [record]))
     titles = ["loss", "accuracy"] + (["learning rate"] if rates else [])
     figure = Figure(figsize=(3.5 * len(titles), 3.3), layout="constrained")
     panels = figure.subplots(1, len(titles), sharex="all")
@@ -102,13 +101,13 @@ def _epoch_length(metrics: dict[str, list[tuple[int, float]]]) -> float | None:
     return (step + 1) / (dict(metrics["epoch"])[step] + 1)
 
 
-def _best(record: dict[str, Any], monitored: Points, mode: str) -> Mark | None:
+def _best(record: dict[str, Any], monitored: Points, mode: Mode | None) -> Mark | None:
     """Where the best epoch is marked, and what that is called."""
     if record.get("best_epoch") is not None:
         return record["best_epoch"] + 1, f"best, after {record['best_epoch'] + 1}"
     sign = 1 if mode == "min" else -1
     finite = [(sign * y, x) for x, y in monitored if math.isfinite(y)]
-    if not finite:
+    if not finite or mode is None:
         return None
     x = min(finite)[1]
     return x, f"best so far, after {x:.4g}"

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from project.direction import recorded_mode
 from project.reports.runs import METRICS, Record, read_metrics
 from project.reports.tables import Scale, table
 from project.run import (
@@ -26,7 +27,6 @@ from project.run import (
     LAST,
     RECORD,
     is_free,
-    monitor_mode,
     read_config,
     read_record,
 )
@@ -74,7 +74,9 @@ def _so_far(run: Path, record: Record) -> Record:
     rows, monitor = read_metrics(run), record["monitor"]
     if not (values := [value for _, value in rows.get(monitor, [])]):
         return {}
-    best = values.index((max if monitor_mode(monitor) == "max" else min)(values))
+    mode = recorded_mode(monitor, [record])
+    newest = len(values) - 1  # unless it is known which is better
+    best = values.index((max if mode == "max" else min)(values)) if mode else newest
     whole = {k: v for k, v in rows.items() if k.startswith("val/") and len(v) == len(values)}
     took = max((run / METRICS).stat().st_mtime - (run / RECORD).stat().st_mtime, 0)
     found = {"epochs": int(rows["epoch"][-1][1]) + 1, "seconds": record["seconds"] + took}
@@ -82,7 +84,10 @@ def _so_far(run: Path, record: Record) -> Record:
 
 
 def order(rows: Sequence[Record], key: str) -> list[Record]:
-    """Rows by a column or a metric, the best or newest first, and those without it last."""
+    """Rows by a column or a metric, the best or newest first, and those without it last.
+
+    Of a metric of which no run says which values are better, the lowest comes first.
+    """
 
     def value(row: Record) -> tuple[Any, ...]:
         found = (row | row["metrics"]).get(key)
@@ -93,7 +98,7 @@ def order(rows: Sequence[Record], key: str) -> list[Record]:
         names = {name for name, found in known if isinstance(found, int | float | str)}
         raise UsageError(f"--sort {key}: no run has it; there are {', '.join(sorted(names))}")
     metric = any(key in row["metrics"] for row in rows)
-    down = key == "when" or (metric and monitor_mode(key) == "max")
+    down = key == "when" or (metric and recorded_mode(key, rows) == "max")
     return sorted(sorted(rows, key=value, reverse=down), key=lambda row: not value(row))
 
 
@@ -107,8 +112,10 @@ def describe(rows: Sequence[Record], key: str) -> str:
         shown["status"] += ", resumable" * row["resumable"]
         cells.append(["" if shown.get(name) is None else shown[name] for name in cells[0]])
     again = max((r for r in rows if r["resumable"]), key=lambda r: r["when"], default=None)
+    unknown = key in metrics and recorded_mode(key, rows) is None
+    note = f"\n\nNo run says whether a lower or a higher {key} is better: the lowest comes first."
     hint = "\n\nThe newest that can go on: python -m project fit --run "
-    return table(cells) + (hint + shlex.quote(again["run"]) if again else "")
+    return table(cells) + note * unknown + (hint + shlex.quote(again["run"]) if again else "")
 
 
 def main(args: list[str]) -> int:

@@ -9,16 +9,17 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from project.direction import Mode, recorded_mode
 from project.reports.seed_noise import COLUMNS, SeedNoiseReport
 from project.reports.statistics import holm, pooled_std, welch
 from project.reports.tables import table
 from project.reports.verdict import ALPHA
-from project.run import monitor_mode
 
 
 @dataclass
 class SweepReport:
-    """The reports on the variants of a config, sorted by their means."""
+    """The reports on the variants of a config, sorted by their means: the best first, or the
+    highest if no run records which is better."""
 
     name: str
     reports: list[SeedNoiseReport]
@@ -29,12 +30,17 @@ class SweepReport:
                 f"the variants of {self.name} have other training or validation images: only runs "
                 "on the same images can be compared"
             )
-        sign = 1 if monitor_mode(self.metric) == "min" else -1
+        sign = 1 if self.mode == "min" else -1
         self.reports = sorted(self.reports, key=lambda report: sign * report.mean)
 
     @property
     def metric(self) -> str:
         return self.reports[0].metric
+
+    @property
+    def mode(self) -> Mode | None:
+        records = (record for report in self.reports for record in report.records)
+        return recorded_mode(self.metric, records)
 
     def label(self, report: SeedNoiseReport) -> str:
         """The swept values in the name of a report."""
@@ -48,7 +54,8 @@ class SweepReport:
         return [float(value) for value in holm(p)[: len(self.reports) - 1]]
 
     def __str__(self) -> str:
-        rows: list[list[Any]] = [[self.metric, *COLUMNS, "epochs", "p against the best"]]
+        first = "best" if self.mode else "highest"
+        rows: list[list[Any]] = [[self.metric, *COLUMNS, "epochs", f"p against the {first}"]]
         for report, p in zip(self.reports, [None, *self.p_values], strict=True):
             epochs = f"{mean(record['epochs'] for record in report.records):.1f}"
             rows.append(
@@ -57,10 +64,13 @@ class SweepReport:
         best, *others = map(self.label, self.reports)
         close = [name for name, p in zip(others, self.p_values, strict=True) if p >= ALPHA]
         verdict = (
-            f"{best} has the best mean, and can't be told from {', '.join(close)} with these seeds."
+            f"{best} has the {first} mean, and can't be told from {', '.join(close)} with these "
+            "seeds."
             if close
-            else f"{best} is better than all others."
+            else f"{best} is {'better' if self.mode else 'higher'} than all others."
         )
+        if not self.mode:
+            verdict += f" No run records whether a lower or a higher {self.metric} is better."
         note = (
             f"p-values are corrected for all pairs (Holm). The best of {len(self.reports)} looks "
             "better than it is: train it with new seeds, or test it, before its mean is quoted."

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from project.direction import recorded_mode
 from project.reports.runs import AS_CSV
 from project.reports.seed_noise import SeedNoiseReport
 from project.reports.statistics import Comparison, mcnemar, pooled_std, seeds_needed
 from project.reports.tables import Scale
-from project.run import PREDICTIONS, monitor_mode
+from project.run import PREDICTIONS
 
 ALPHA = 0.05
 MANY = 100  # seeds a side that nobody trains to see a difference
@@ -38,16 +39,17 @@ class Result:
     def verdict(self) -> str:
         """What may be claimed, in words."""
         found, scale = self.found, self.scale
-        higher_is_better = monitor_mode(self.metric) == "max"
+        mode = recorded_mode(self.metric, (r for group in self.groups for r in group.records))
         names = [group.name for group in self.groups]
-        worse, better = names if (found.difference > 0) == higher_is_better else reversed(names)
+        worse, better = names if (found.difference > 0) == (mode != "min") else reversed(names)
+        superior = "better" if mode else "higher (whether that is better is not recorded)"
         by = f"{scale.number(abs(found.difference))} ± {scale.difference(scale.std)}"
         if self.p < ALPHA:
-            return f"{better} is better than {worse} by {by}"
+            return f"{better} is {superior} than {worse} by {by}"
         if found.p < ALPHA:
             return (
                 f"no difference can be claimed after {self.comparisons} comparisons: {better} "
-                f"looks better than {worse} by {by}, with p = {found.p:.2g} alone and "
+                f"looks {superior} than {worse} by {by}, with p = {found.p:.2g} alone and "
                 f"{self.p:.2g} corrected"
             )
         values = [group.values for group in self.groups]

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -119,20 +118,14 @@ def run_and_record(
     return rates, losses
 
 
-def hand_written(
-    make: Callable[[Optimizer], Any], kind: str, losses: list[float], warmup: int = 0
-) -> list[float]:
+def hand_written(make: Callable[[Optimizer], Any], kind: str, losses: list[float]) -> list[float]:
     optimizer = SGD([torch.zeros(1, requires_grad=True)], lr=0.05)
     schedule = make(optimizer)
-    if warmup:
-        rise = schedules.LinearLR(optimizer, start_factor=0.01, total_iters=warmup)
     rates = []
     for loss in losses:
         for _ in range(STEPS):
             rates.append(optimizer.param_groups[0]["lr"])
             optimizer.step()
-            if warmup:
-                rise.step()
             if kind == "step":
                 schedule.step()
         if kind == "epoch":
@@ -163,9 +156,36 @@ def test_warmup_rises_by_the_step_beside_any_schedule_of_epochs(
     options, make, kind = SCHEDULES[name]
     args = ["--model.lr_scheduler", name, *options, "--trainer.max_epochs", "4"]
     rates, losses = run_and_record(monkeypatch, [*args, "--model.warmup_steps", "7"])
-    assert rates == hand_written(make, kind, losses, warmup=7)
-    assert rates[0] == pytest.approx(0.0005)
-    assert all(a < b for a, b in pairwise(rates[:STEPS]))
+    own = hand_written(make, kind, losses)
+    factors = [min(1.0, 0.01 + 0.99 * step / 7) for step in range(4 * STEPS)]
+    assert rates[:7] == pytest.approx([f * rate for f, rate in zip(factors, own, strict=True)][:7])
+    assert rates[7:] == own[7:]
+
+
+RUN_LENGTHS: dict[str, tuple[dict[str, int], int]] = {  # T_max in epochs, of 5 steps each
+    "max_epochs": ({"max_epochs": 4}, 4),
+    "max_steps": ({"max_steps": 12}, 3),
+    "max_steps first": ({"max_epochs": 4, "max_steps": 10}, 2),
+    "max_epochs first": ({"max_epochs": 2, "max_steps": 90}, 2),
+    "within an epoch": ({"max_epochs": 4, "max_steps": 2}, 1),
+    "limited": ({"max_steps": 8, "limit_train_batches": 2}, 4),
+    "accumulated": ({"max_steps": 6, "accumulate_grad_batches": 2}, 2),
+}
+
+
+@pytest.mark.parametrize("interval", ["epoch", "step"])
+@pytest.mark.parametrize("name", RUN_LENGTHS)
+def test_a_cosine_lasts_as_long_as_the_run(name: str, interval: Any) -> None:
+    options, epochs = RUN_LENGTHS[name]
+    cosine: Any = schedules.CosineAnnealingLR
+    model = MLP([8], in_channels=3, image_size=8, lr_scheduler=cosine, interval=interval)
+    data = SyntheticDataModule(72, 0, 0, image_size=8, batch_size=16)
+    trainer = quiet_trainer(**options, limit_val_batches=0)
+    trainer.fit(model, data)
+    (config,) = trainer.lr_scheduler_configs
+    assert isinstance(config.scheduler, schedules.CosineAnnealingLR)
+    assert config.scheduler.T_max == (epochs if interval == "epoch" else trainer.global_step)
+    assert interval == "epoch" or trainer.optimizers[0].param_groups[0]["lr"] < 1e-9
 
 
 def test_warmup_of_a_schedule_with_its_own_is_refused() -> None:
@@ -185,7 +205,9 @@ def test_schedule_as_long_as_an_endless_run_is_refused() -> None:
 def test_plateau_mode_follows_the_monitor() -> None:
     for monitor, mode in (("val/acc", "max"), ("val/loss", "min")):
         model = MLP(lr_scheduler=schedules.ReduceLROnPlateau, monitor=monitor)
-        schedule = model._schedule(SGD(model.parameters(), lr=0.1))
+        model.trainer = quiet_trainer()
+        made: Any = model.configure_optimizers()
+        schedule = made[1][0]["scheduler"]
         assert isinstance(schedule, schedules.ReduceLROnPlateau)
         assert schedule.mode == mode
 
@@ -234,3 +256,43 @@ def test_training_metrics_are_of_one_epoch() -> None:
         images, labels = zip(*data.train_dataloader(), strict=True)
         loss = F.cross_entropy(model(torch.cat(images)), torch.cat(labels)).item()
     assert trainer.callback_metrics["train/loss"].item() == pytest.approx(loss, rel=1e-5)
+
+
+STEPS_OF: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {  # data, trainer, examples
+    "one batch": ({}, {}, 16),
+    "accumulated": ({}, {"accumulate_grad_batches": 2}, 32),
+    "for longer than an epoch": ({}, {"accumulate_grad_batches": 50}, 72),
+    "for longer than a limited epoch": (
+        {},
+        {"accumulate_grad_batches": 50, "limit_train_batches": 3},
+        48,
+    ),
+    "without the rest": ({"drop_last": True}, {"accumulate_grad_batches": 50}, 64),
+    "a batch larger than the data": ({"batch_size": 100}, {}, 72),
+}
+
+
+@pytest.mark.parametrize("name", STEPS_OF)
+def test_the_scaled_learning_rate_is_for_the_examples_that_a_step_has(name: str) -> None:
+    of_data, of_trainer, examples = STEPS_OF[name]
+    options = {"batch_size": 16, "image_size": 8, "val_size": 0, "test_size": 0} | of_data
+    data = SyntheticDataModule(train_size=72, **options)
+    model = MLP([8], in_channels=3, image_size=8, norm="none", dropout=0, reference_batch_size=8)
+    model.optimizer = partial(SGD, lr=0.01)
+    start = copy.deepcopy(model)
+    seen: list[Any] = []
+
+    class Watch(L.Callback):
+        def on_train_batch_start(self, trainer: L.Trainer, _: Any, batch: Any, *__: Any) -> None:
+            seen.append(batch if trainer.global_step == 0 else None)
+
+    trainer = quiet_trainer(max_steps=1, limit_val_batches=0, callbacks=[Watch()], **of_trainer)
+    trainer.fit(model, data)
+    assert model.lr_factor == examples / 8
+    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.01 * examples / 8)
+    # The step is that of the mean gradient of its batches, and of no more than it has.
+    losses = [F.cross_entropy(start(images), labels) for images, labels in seen]
+    torch.stack(losses).mean().backward()  # type: ignore[no-untyped-call]
+    for p, trained in zip(start.parameters(), model.parameters(), strict=True):
+        assert p.grad is not None
+        torch.testing.assert_close(trained, p - 0.01 * examples / 8 * p.grad)

@@ -151,7 +151,11 @@ PLATEAU = ["--model.lr_scheduler", "ReduceLROnPlateau", "--model.lr_scheduler.pa
 PLATEAU += ["--model.lr_scheduler.threshold", "0.999"]
 
 
-@pytest.mark.parametrize("options", [[], PLATEAU], ids=["constant", "plateau"])
+WARM = ["--model.lr_scheduler", "CosineAnnealingWarmRestarts", "--model.lr_scheduler.T_0", "2"]
+WARM += ["--model.interval", "step", "--model.warmup_steps", "28"]
+
+
+@pytest.mark.parametrize("options", [[], PLATEAU, WARM], ids=["constant", "plateau", "warm-up"])
 def test_interrupted_equals_uninterrupted(
     options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,24 @@ def test_a_lower_loss_is_better(capsys: pytest.CaptureFixture[str]) -> None:
     assert verdict(capsys, "b", "a")["verdict"] == "b is better than a by 2.1 ± 1.3 points"
 
 
+@pytest.mark.parametrize(
+    ("recorded", "words"),
+    [
+        ({"modes": {"val/wer": "min"}}, "a is better than b by"),
+        ({"modes": {"val/wer": "max"}}, "b is better than a by"),
+        ({}, "b is higher (whether that is better is not recorded) than a by"),
+    ],
+)
+def test_the_direction_of_another_metric_is_recorded_and_not_guessed(
+    recorded: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, values in (("a", A), ("b", B)):
+        for seed, value in enumerate(values):
+            wer: dict[str, Any] = {"metrics": {"val/wer": value}, "first_seed": seed}
+            write_runs(Path(name), [0.5], **wer, **recorded)
+    assert verdict(capsys, "a", "b", "--metric", "val/wer")["verdict"].startswith(words)
+
+
 def test_what_cannot_be_seen_says_how_many_seeds_would_show_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

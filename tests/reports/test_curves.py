@@ -120,11 +120,22 @@ def test_one_epoch_is_a_marked_point(tmp_path: Path) -> None:
 def test_best_so_far_is_marked_while_the_run_goes_on(
     mode: Any, losses: list[float], best: int, tmp_path: Path
 ) -> None:
-    figure = draw_curves(write(tmp_path, losses), "val/loss", mode)
+    run = write(tmp_path, losses)
+    (run / "run.json").write_text(json.dumps(RECORD | {"modes": {"val/loss": mode}}))
+    figure = draw_curves(run)
     for axes in figure.axes[:2]:
         assert labels(axes)[f"best so far, after {best}"] == [best, best]
-    figure = draw_curves(write(tmp_path, losses, best_epoch=0), "val/loss", mode)
+    figure = draw_curves(write(tmp_path, losses, best_epoch=0))
     assert labels(figure.axes[0])["best, after 1"] == [1, 1]
+
+
+def test_no_best_so_far_is_marked_of_a_metric_whose_direction_is_not_known(tmp_path: Path) -> None:
+    run = write(tmp_path, [3.0, 1.0, 2.0])
+    text = (run / "metrics.csv").read_text()
+    (run / "metrics.csv").write_text(text.replace("val/acc", "val/wer"))
+    assert not [name for name in labels(draw_curves(run, "val/wer").axes[0]) if "best" in name]
+    (run / "run.json").write_text(json.dumps(RECORD | {"modes": {"val/wer": "min"}}))
+    assert [name for name in labels(draw_curves(run, "val/wer").axes[0]) if "best so far" in name]
 
 
 def test_a_run_that_starts_from_a_checkpoint_keeps_its_epochs(tmp_path: Path) -> None:

@@ -186,6 +186,22 @@ def test_the_best_or_newest_is_first_and_what_has_no_value_last(
         main(["--sort", "val/ac"])
 
 
+@pytest.mark.parametrize(("mode", "first"), [("min", 0), ("max", 2), (None, 0)])
+def test_a_metric_is_sorted_by_the_recorded_direction_or_by_none(
+    mode: str | None, first: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(3):
+        modes = {"modes": {"val/wer": mode}} if mode else {}
+        write_runs(
+            Path("runs/a"), [0.5], first_seed=seed, metrics={"val/wer": 0.1 + seed / 10}, **modes
+        )
+    assert records(capsys, "--sort", "val/wer")[0]["version"] == f"version_{first}"
+    unknown = "No run says whether a lower or a higher val/wer is better" in printed(
+        capsys, "--sort", "val/wer"
+    )
+    assert unknown == (mode is None)
+
+
 def test_folders_that_hold_no_run(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="there is no folder runs: "):
         main([])

@@ -184,6 +184,20 @@ def test_lower_is_better_for_a_loss() -> None:
     assert [report.mean for report in reports] == sorted(report.mean for report in reports)
 
 
+def test_a_sweep_by_a_metric_whose_direction_is_not_recorded_says_so() -> None:
+    for name, values in (("low", [0.1, 0.11, 0.12]), ("high", [0.5, 0.51, 0.52])):
+        for seed, value in enumerate(values):
+            metrics = {"val/wer": value}
+            write_runs(Path(f"runs/a-{name}"), [0.5], first_seed=seed, metrics=metrics)
+    found = [SeedNoiseReport.of(Path(f"runs/a-{name}"), "val/wer") for name in ("low", "high")]
+    unknown = SweepReport("a", found)
+    assert "high is higher than all others. No run records whether a lower" in str(unknown)
+    for report in found:
+        for record in report.records:
+            record["modes"] = {"val/wer": "min"}
+    assert "low is better than all others." in str(SweepReport("a", found))
+
+
 def test_p_values_of_a_sweep_are_corrected_for_all_pairs() -> None:
     from project.reports.statistics import holm, welch
 
