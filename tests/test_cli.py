@@ -412,6 +412,11 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "yaml syntax": (["fit", "--config", "broken.yaml"], 2, "broken.yaml, line 3, can't be read"),
     "monitor": (
         [*FIT, "--monitor", "val/los"],
+        2,
+        r"a higher val/los is better \(did you mean val/loss\?\): add --monitor_mode min",
+    ),
+    "monitor with its direction": (
+        [*FIT, "--monitor", "val/los", "--monitor_mode", "min"],
         1,
         r"no metric val/los \(did you mean val/loss\?\)",
     ),
