@@ -13,33 +13,55 @@ from torch import Tensor
 
 from project.data.datamodule import ImageDataModule, missing
 from project.data.stream import Split
+from project.files import NotRegularError, open_regular, read_bytes
 
 BATCHES = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
 FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin")
+LARGEST = 100_000_000  # bytes of a batch; the official ones have 31 million
 ARCHIVES = ("cifar-10-python.tar.gz", "cifar-10-binary.tar.gz")
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    """`codecs.encode` of what Python 2 has pickled, without looking for other encodings."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"it has bytes in {encoding!r}, not in latin1")
+    return text.encode("latin1")
+
+
+_reconstruct = np.ndarray(0).__reduce__()[0]  # makes the array that is filled then
+ALLOWED = {  # all that the pickle of an array names, by old versions of numpy and by new ones
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): _encode,
+}
 
 
 class _ArrayUnpickler(pickle.Unpickler):
     """Builds numpy arrays and nothing else: a pickle that would run code is refused."""
 
     def find_class(self, module: str, name: str) -> Any:
-        allowed = {"_reconstruct", "ndarray", "dtype", "encode"}
-        if name in allowed and module.split(".")[0] in ("numpy", "_codecs"):
-            return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-        raise pickle.UnpicklingError(f"it would call {module}.{name}")
+        if (module, name) not in ALLOWED:
+            raise pickle.UnpicklingError(f"it would call {module}.{name}")
+        return ALLOWED[module, name]
 
 
 def read_batch(data: bytes, pickled: bool) -> tuple[Tensor, Tensor]:
     """Images, uint8 (N, 3, 32, 32), and labels, int64 (N,), of one official batch file."""
     if pickled:
         batch = _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
-        pixels, labels = batch[b"data"], torch.tensor(batch[b"labels"])
+        pixels, labels = np.asarray(batch[b"data"]), torch.tensor(batch[b"labels"])
     else:  # a row is one byte of label and 3,072 of pixels
         rows = np.frombuffer(data, np.uint8).reshape(-1, 3073).copy()
         pixels, labels = rows[:, 1:], torch.from_numpy(rows[:, 0])
+    if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072:
+        raise ValueError(f"its images are {pixels.dtype} {pixels.shape}, not uint8 (N, 3072)")
+    if labels.dtype not in (torch.int64, torch.uint8) or labels.shape != pixels.shape[:1] != (0,):
+        raise ValueError(f"{len(pixels)} images, labels {labels.dtype} {tuple(labels.shape)}")
+    if labels.min() < 0 or labels.max() > 9:
+        raise ValueError(f"its labels are from {labels.min()} to {labels.max()}, not from 0 to 9")
     images = torch.from_numpy(np.ascontiguousarray(pixels)).view(-1, 3, 32, 32)
-    if len(images) != len(labels) or labels.max() > 9:
-        raise ValueError(f"{len(images)} images, {len(labels)} labels up to {labels.max()}")
     return images, labels.long()
 
 
@@ -90,7 +112,9 @@ class CIFAR10DataModule(ImageDataModule):
             for name, data in _files(source, BATCHES[split], "" if pickled else ".bin"):
                 batches.append(read_batch(data, pickled))
                 name = str(source)  # in which the next one may be missing
-        except Exception as error:  # a damaged archive or pickle can raise anything
+        except NotRegularError:
+            raise
+        except (Exception, SystemExit) as error:  # a damaged archive or pickle can raise anything
             raise ValueError(f"{name} is truncated or damaged ({error}): copy it again") from error
         images, labels = zip(*batches, strict=True)
         return torch.cat(images), torch.cat(labels)
@@ -101,11 +125,13 @@ def _files(source: Path, names: list[str], suffix: str) -> Iterator[tuple[str, b
     if source.is_dir():
         for name in names:
             path = source / (name + suffix)
-            yield str(path), path.read_bytes()
+            yield str(path), read_bytes(path)
     else:
-        with tarfile.open(source) as archive:
+        with open_regular(source) as opened, tarfile.open(fileobj=opened) as archive:
             members = {Path(member.name).name: member for member in archive}
             for name in names:
-                file = archive.extractfile(members[name + suffix])
-                assert file is not None
+                if (member := members[name + suffix]).size > LARGEST:
+                    raise ValueError(f"{member.name} has {member.size} bytes")
+                if (file := archive.extractfile(member)) is None:
+                    raise ValueError(f"{member.name} is not a file")
                 yield f"{source}:{name + suffix}", file.read()

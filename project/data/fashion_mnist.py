@@ -1,42 +1,59 @@
 """FashionMNIST, arXiv:1708.07747: 60,000 + 10,000 grey images of clothing, 28×28, 10 classes."""
 
 import gzip
+import math
 import struct
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
 from project.data.datamodule import ImageDataModule, missing
 from project.data.stream import Split
+from project.files import open_regular
 
 FILES = {"train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")}
 FILES["test"] = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 DTYPE_UINT8 = 8
+CHUNK = 1 << 20  # bytes
 
 
 def read_idx(path: Path) -> Tensor:
     """Read an IDX file of unsigned bytes, gzipped or not, as a uint8 tensor of its shape.
 
+    No more is read, or inflated, than the header of the file promises.
+
     Raises:
         ValueError: If the file is damaged or holds something else.
     """
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        zero, dtype, num_dims = struct.unpack_from(">HBB", data)
-        shape = struct.unpack_from(f">{num_dims}I", data, 4)
+        with open_regular(path) as opened:
+            file = gzip.GzipFile(fileobj=opened) if path.suffix == ".gz" else opened
+            zero, dtype, num_dims = struct.unpack(">HBB", file.read(4))
+            shape = struct.unpack(f">{num_dims}I", file.read(4 * num_dims))
+            if zero != 0 or dtype != DTYPE_UINT8:
+                raise ValueError(f"{path} is not an IDX file of unsigned bytes: copy it again")
+            expected = math.prod(shape)
+            data = _read_at_most(file, expected + 1)
     except (EOFError, gzip.BadGzipFile, struct.error, zlib.error) as error:
         raise ValueError(f"{path} is truncated or damaged ({error}): copy it again") from error
-    pixels = torch.frombuffer(bytearray(data), dtype=torch.uint8)[4 + 4 * num_dims :]
-    expected = torch.Size(shape).numel()
-    if zero != 0 or dtype != DTYPE_UINT8 or len(pixels) != expected:
+    if len(data) != expected:
+        found = f"{len(data)} follow" if len(data) < expected else "more follow"
         raise ValueError(
-            f"{path} is truncated or no IDX file: its header promises {expected} bytes, "
-            f"{len(pixels)} follow. Copy it again"
+            f"{path} is truncated or damaged: its header promises {expected} bytes, {found}. "
+            "Copy it again"
         )
-    return pixels.view(shape)
+    return torch.frombuffer(data or bytearray(1), dtype=torch.uint8)[:expected].view(shape)
+
+
+def _read_at_most(file: IO[bytes] | gzip.GzipFile, size: int) -> bytearray:
+    """What is left of a file, or its first bytes: a header may promise more than fits in memory."""
+    data = bytearray()
+    while len(data) < size and (chunk := file.read(min(size - len(data), CHUNK))):
+        data += chunk
+    return data
 
 
 class FashionMNISTDataModule(ImageDataModule):
@@ -61,7 +78,8 @@ class FashionMNISTDataModule(ImageDataModule):
     def _path(self, name: str) -> Path | None:
         folders = (self.root, self.root / "FashionMNIST" / "raw")
         candidates = (folder / (name + end) for folder in folders for end in ("", ".gz"))
-        return next((path for path in candidates if path.is_file()), None)
+        found = (path for path in candidates if path.exists() and not path.is_dir())
+        return next(found, None)
 
     def prepare_data(self) -> None:
         names = [name for pair in FILES.values() for name in pair]
@@ -81,6 +99,7 @@ class FashionMNISTDataModule(ImageDataModule):
         paths = [self._path(name) for name in FILES[split]]
         assert all(paths), "prepare_data() comes first"
         images, labels = (read_idx(path) for path in paths if path)
-        if images.shape[1:] != (28, 28) or len(images) != len(labels) or labels.max() > 9:
+        fits = images.shape[1:] == (28, 28) and labels.shape == images.shape[:1] != (0,)
+        if not fits or labels.max() > 9:
             raise ValueError(f"{paths[0]} and {paths[1]} do not hold FashionMNIST: copy them again")
         return images.unsqueeze(1), labels.long()

@@ -1,9 +1,11 @@
 """CIFAR-10 in its four official forms, made here from real images, and what is refused."""
 
 import io
+import os
 import pickle
 import shutil
 import struct
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from project.data import CIFAR10DataModule
+from project.data import CIFAR10DataModule, cifar10
 from project.data.cifar10 import read_batch
 
 
@@ -258,3 +260,60 @@ def test_pickle_that_runs_code_is_refused(
     with pytest.raises(ValueError, match=r"data_batch_1 is .* \(it would call .+\)"):
         set_up(root, "fit")
     assert not target.exists()
+
+
+PIXELS = np.zeros((3, 3072), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "why"),
+    [
+        (PIXELS, [0, 1, -1], "from -1 to 1, not from 0 to 9"),
+        (PIXELS, [0.5, 1.0, 2.0], r"labels torch.float32 \(3,\)"),
+        (PIXELS, [True, False, True], "labels torch.bool"),
+        (PIXELS, [[0], [1], [2]], r"labels torch.int64 \(3, 1\)"),
+        (PIXELS[:0], [], r"0 images"),
+        (PIXELS.astype(float), [0, 1, 2], "images are float64"),
+        (PIXELS.reshape(9, 1024), [0] * 9, r"uint8 \(9, 1024\), not uint8 \(N, 3072\)"),
+        (b"text", [0], "images are .S4"),
+    ],
+)
+def test_images_and_labels_of_other_kinds_are_refused(images: Any, labels: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        read_batch(pickle.dumps({b"data": images, b"labels": labels}), pickled=True)
+
+
+@pytest.mark.parametrize(
+    "names",
+    ["numpy.f2py.__main__ dtype", "numpy.core encode", "numpy ctypeslib", "numpy.testing ndarray"],
+)
+def test_nothing_but_exact_names_is_imported(names: str) -> None:
+    was = set(sys.modules)
+    module, name = names.split()
+    with pytest.raises(pickle.UnpicklingError, match=f"it would call {module}.{name}"):
+        read_batch(f"c{module}\n{name}\n.".encode(), pickled=True)
+    with pytest.raises(pickle.UnpicklingError, match="it has bytes in 'idna', not in latin1"):
+        read_batch(b"c_codecs\nencode\n(Vx\nVidna\ntR.", pickled=True)
+    assert set(sys.modules) == was
+
+
+def test_an_exit_while_data_are_read_is_an_error(
+    cifar_root: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cifar10, "read_batch", lambda *_: sys.exit(0))
+    with pytest.raises(ValueError, match="data_batch_1 is truncated or damaged"):
+        set_up(cifar_root(PYTHON), "fit")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("name", [f"{PYTHON}/data_batch_3", "cifar-10-python.tar.gz"])
+def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    if "/" in name:
+        (tmp_path / PYTHON).mkdir()
+        for k in range(1, 6):
+            batch = {b"data": PIXELS, b"labels": [0, 1, 2]}
+            (tmp_path / PYTHON / f"data_batch_{k}").write_bytes(pickle.dumps(batch))
+        (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ValueError, match=f"{name} is not a regular file but a pipe"):
+        set_up(tmp_path, "fit")

@@ -1,7 +1,9 @@
 """FashionMNIST: the real files, and files of its format that are made or broken here."""
 
 import gzip
+import os
 import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -167,3 +169,37 @@ def test_no_download_where_the_files_are(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / FILES["test"][1]).unlink()
     with pytest.raises(ValueError, match="no FashionMNIST"):
         FashionMNISTDataModule(tmp_path).prepare_data()
+
+
+def test_no_more_is_inflated_than_the_header_promises(tmp_path: Path) -> None:
+    path = tmp_path / "x.gz"
+    header = struct.pack(">HBBI", 0, 8, 1, 100)
+    path.write_bytes(gzip.compress(header + bytes(200_000_000), compresslevel=1))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="x.gz .* promises 100 bytes, more follow"):
+        read_idx(path)
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+
+
+def test_a_header_that_promises_more_than_there_is_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(struct.pack(">HBBIII", 0, 8, 3, 2**31, 2**31, 2**31) + bytes(100))
+    with pytest.raises(ValueError, match=r"x is truncated .* promises \d{28} bytes, 100 follow"):
+        read_idx(path)
+
+
+def test_another_type_of_numbers_is_not_told_by_its_length(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(struct.pack(">HBBI", 0, 9, 1, 100) + bytes(100))
+    with pytest.raises(ValueError, match="x is not an IDX file of unsigned bytes"):
+        read_idx(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    small_fashion(tmp_path)
+    (tmp_path / "train-labels-idx1-ubyte").unlink()
+    os.mkfifo(tmp_path / "train-labels-idx1-ubyte")
+    with pytest.raises(ValueError, match="train-labels-idx1-ubyte is not a regular file but a pip"):
+        set_up(tmp_path, "fit")
