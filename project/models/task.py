@@ -17,6 +17,7 @@ from torchmetrics import Metric
 from project.data.stream import StreamDataModule
 from project.direction import Mode
 from project.loggers import is_logged
+from project.models.full_precision import full_precision, to_float32
 from project.models.plateau import PlateauStepper
 from project.models.schedule import (
     Interval,
@@ -76,7 +77,8 @@ class Task(L.LightningModule, ABC):
         self.reference_batch_size = reference_batch_size
         self.lr_factor: float | None = None  # by which the run multiplies the learning rate
         self.written: dict[str, float] = {}  # the newest training metrics, for the progress bar
-        self.train_metrics, self.val_metrics, self.test_metrics = (self.metric() for _ in range(3))
+        made = (full_precision(self.metric()) for _ in range(3))
+        self.train_metrics, self.val_metrics, self.test_metrics = made
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Lightning names the hook that runs, 48 times a step, and for each of them torch would look
@@ -85,6 +87,10 @@ class Task(L.LightningModule, ABC):
             self.__dict__[name] = value
         else:
             super().__setattr__(name, value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What `forward` returns, in float32 if it is narrower: losses and metrics start there."""
+        return to_float32(super().__call__(*args, **kwargs))
 
     @abstractmethod
     def measure(self, metrics: Metric, inputs: Tensor, targets: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class LRSweep(Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, *_: Any
     ) -> None:
-        loss = trainer.strategy.reduce(outputs["loss"].detach(), reduce_op="mean")
+        loss = trainer.strategy.reduce(outputs["loss"].detach().float(), reduce_op="mean")
         assert isinstance(loss, torch.Tensor)
         self.losses.append(loss.item())
         smoothed = smooth(self.losses)

@@ -1,0 +1,99 @@
+"""What is measured keeps float32 or better, whatever precision the network computes in.
+
+Lightning casts a whole module to the run's precision, metrics and their sums with it, and a sum in
+bfloat16 stops growing after some hundred examples.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor
+from torchmetrics import Metric
+
+T = TypeVar("T")
+Convert = Callable[[Tensor], Tensor]
+
+
+def to_float32(values: T) -> T:
+    """Tensors, in whatever collection, with those of half precision as float32."""
+    if isinstance(values, Tensor):  # the usual case, without the cost of the general one
+        return _widened(values)  # type: ignore[return-value]
+    converted: T = apply_to_collection(values, Tensor, _widened)
+    return converted
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    narrow = tensor.is_floating_point() and tensor.element_size() < 4
+    return tensor.float() if narrow else tensor
+
+
+def full_precision(metric: Metric) -> Metric:
+    """Keep a metric's state, and what it computes, from ever being narrower than float32.
+
+    Args:
+        metric: A torchmetrics metric, which is changed, and the metrics in it.
+    """
+    for part in metric.modules():
+        if isinstance(part, Metric) and not isinstance(part, FullPrecision):
+            state = part.__getstate__()
+            vars(part).clear()  # of the methods that are bound to the class before
+            part.__class__ = _full_precision_class(type(part))
+            part.__setstate__(state)
+            part._apply(_widened)
+    return metric
+
+
+class FullPrecision(Metric):
+    """The part of `full_precision` that is the same for all metrics."""
+
+    def _apply(self, fn: Convert, *args: Any, **kwargs: Any) -> Any:
+        return super()._apply(fn if self._dtype_convert else _never_narrower(fn), *args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The class is made at run time, so that a process that is spawned has to make it too.
+        return _restore, (type(self).__mro__[2], self.__getstate__())
+
+
+@functools.cache
+def _full_precision_class(kind: type[Metric]) -> type[Metric]:
+    @functools.wraps(kind.update)
+    def update(self: Metric, *args: Any, **kwargs: Any) -> None:
+        named = {name: to_float32(value) for name, value in kwargs.items()}
+        with _without_half_precision(self.device.type):
+            kind.update(self, *map(to_float32, args), **named)
+
+    return type(kind.__name__, (FullPrecision, kind), {"update": update})
+
+
+def _restore(kind: type[Metric], state: dict[str, Any]) -> Metric:
+    metric = kind.__new__(_full_precision_class(kind))
+    metric.__setstate__(state)
+    return metric
+
+
+def _never_narrower(fn: Convert) -> Convert:
+    def convert(tensor: Tensor) -> Tensor:
+        converted = fn(tensor)
+        narrower = converted.element_size() < tensor.element_size()
+        return tensor.to(converted.device) if narrower else converted
+
+    return convert
+
+
+@contextmanager
+def _without_half_precision(device: str) -> Iterator[None]:
+    """Take back what a step of half precision sets for all that is computed in it."""
+    default = torch.get_default_dtype()
+    if default.itemsize >= 4 and not torch.is_autocast_enabled(device):
+        yield
+        return
+    torch.set_default_dtype(default if default.itemsize >= 4 else torch.float32)
+    try:
+        with torch.autocast(device, enabled=False):
+            yield
+    finally:
+        torch.set_default_dtype(default)
