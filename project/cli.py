@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import signal
 import sys
 import warnings
@@ -28,7 +29,9 @@ from project.callbacks import ProgressBar, RNGState
 from project.callbacks.checks import Verdict, describe, write_verdicts
 from project.callbacks.run import run_callbacks
 from project.checkpoint import AtomicCheckpointIO, load_checkpoint
-from project.data.photos import PhotosDataModule, preprocessing
+from project.data.datamodule import ImageDataModule
+from project.data.image_files import MAX_MEGAPIXELS, DamagedImageError
+from project.data.photos import PhotosDataModule, preprocessing, stored_preprocessing
 from project.explain import explain
 from project.failures import claim, user_error
 from project.loggers import is_rank_zero, run_loggers
@@ -168,9 +171,11 @@ class CLI(LightningCLI):
         path = config.get("ckpt_path")
         self.checkpoint = load_checkpoint(Path(path)) if path else None
         if self.checkpoint and config.get("images"):
-            batch_size = config.data.init_args.get("batch_size", 128)
+            given = config.data.init_args
+            batch_size = given.get("batch_size", 128)
+            megapixels = given.get("max_megapixels", MAX_MEGAPIXELS)
             facts = preprocessing(Path(path), self.checkpoint)
-            config.data = PhotosDataModule(Path(config.images), facts, batch_size)
+            config.data = PhotosDataModule(Path(config.images), facts, batch_size, megapixels)
         if self.checkpoint and self.subcommand == "fit":
             self.resumes = check_resumable(self.checkpoint, self._plain_config(), self.finished)
 
@@ -282,18 +287,32 @@ class CLI(LightningCLI):
             rank_zero_info(self.resumes)
         else:
             self.model.load_state_dict(checkpoint["state_dict"])
+            facts = stored_preprocessing(checkpoint)
+            if facts and isinstance(self.datamodule, ImageDataModule):
+                # As it was trained; the training images need not be read for it.
+                self.datamodule.statistics = (facts["mean"], facts["std"])
             self.config_init[self.subcommand].ckpt_path = None
 
     def fit(self, model: L.LightningModule, **kwargs: Any) -> None:
         join(self.trainer.strategy, self.config.fit.max_wait_s)
         try:
             self.trainer.fit(model, **kwargs | {"weights_only": True})
+        except DamagedImageError as error:  # of data that are read as they are needed
+            end_children(self.trainer)
+            raise DamagedImageError(f"{error}: {self._way_on()}") from None
         except BaseException as error:
             if isinstance(error, Exception) and is_rank_zero():
                 error.add_note(kept(self.run_folder))
                 claim(error)  # before its children, which look for it
             end_children(self.trainer)
             raise
+
+    def _way_on(self) -> str:
+        """What to do once an image that could be read at the start can be read no longer."""
+        if (self.run_folder / LAST).is_file():
+            again = f"python -m project fit --run {shlex.quote(str(self.run_folder))}"
+            return f"put it back as it was, then resume the run with {again}"
+        return "put it back as it was or remove it, and start again; nothing was saved so far"
 
     def after_fit(self) -> None:
         if self.trainer.is_global_zero and (self.run_folder / RECORD).is_file():
@@ -376,6 +395,8 @@ def run(args: list[str]) -> int:
     """
     try:
         cli = main(args)
+    except DamagedImageError as error:  # which a DataLoader's worker may have raised
+        raise ValueError(str(error)) from None
     except MisconfigurationException as error:
         if user_error(error):
             raise

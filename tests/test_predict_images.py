@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from project.cli import main
-from project.data import ImageFolderDataModule, image_folder
+from project.data import ImageFolderDataModule, image_files
 from project.data.photos import PhotosDataModule
 
 CLASSES = ("cat", "dog", "staffordshire_bull_terrier $\\frac")
@@ -110,13 +110,13 @@ def test_photos_are_decoded_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> N
     for k in range(20):
         write(Path(f"photos/{k}.png"), k)
     decoded: list[Path] = []
-    read_image = image_folder.read_image
+    read_image = image_files.read_image
 
     def spy(path: Path, *args: Any) -> torch.Tensor:
         decoded.append(path)
         return read_image(path, *args)
 
-    monkeypatch.setattr(image_folder, "read_image", spy)
+    monkeypatch.setattr(image_files, "read_image", spy)
     facts = {"image_size": 8, "in_channels": 1, "class_names": ["a", "b"]}
     data = PhotosDataModule(Path("photos"), {**facts, "mean": [0.4], "std": [0.2]}, batch_size=2)
     data.setup("predict")
@@ -135,7 +135,7 @@ def test_photos_are_decoded_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> N
             1,
             "--images: photos is no folder, whose images could be classified",
         ),
-        (True, ["--images=photos"], 1, "--images: photos has no images in it ['.bmp', "),
+        (True, ["--images=photos"], 1, "--images: photos has no images in it (JPEG, PNG"),
         (True, ["--image=photos"], 2, "unknown option --image (did you mean --images?)"),
     ],
 )

@@ -75,42 +75,52 @@ class ImageDataModule(StreamDataModule):
         return len(self.class_names)
 
     def setup(self, stage: str) -> None:
-        if "train" not in self.sets:
+        testing = stage in ("test", "predict")
+        if testing and "test" not in self.sets and (own := self.load("test")) is not None:
+            self.sets["test"] = (*own, torch.arange(len(own[1])))
+        if "train" not in self.sets and not (testing and "test" in self.sets):
             self._split()
             if stage == "fit":
                 self._report_classes()
-        if stage in ("test", "predict") and "test" not in self.sets:
-            own = self.load("test")
-            if own is None:
-                raise ValueError(
-                    f"{type(self).__name__} has no test images: give it some, or use `validate`"
-                )
-            self.sets["test"] = (*own, torch.arange(len(own[1])))
+        if testing and "test" not in self.sets:
+            raise ValueError(
+                f"{type(self).__name__} has no test images: give it some, or use `validate`"
+            )
 
     def _split(self) -> None:
-        loaded = self.load("train")
+        loaded, own = self.load("train"), self.load("val")
         assert loaded is not None
-        images, labels = loaded
-        total, val = len(labels), self.load("val")
-        val_size = 0 if val else _count(self.val_size, total)
+        for split, indices in self.deal(loaded[1], own is not None).items():
+            self.sets[split] = (*loaded, indices)
+        if own is not None:
+            self.sets["val"] = (*own, torch.arange(len(own[1])))
+
+    def deal(self, labels: Tensor, own_val: bool) -> dict[Split, Tensor]:
+        """Indices of the images that each part gets, int64, at random by `split_seed`.
+
+        Args:
+            labels: Class of each image, int64 (N,).
+            own_val: Whether the data bring validation images of their own.
+        """
+        total = len(labels)
+        val_size = 0 if own_val else _count(self.val_size, total)
         test_size = _count(self.test_size, total)
         train_size = total - val_size - test_size if self.train_size is None else self.train_size
         if train_size < 1 or train_size + val_size + test_size > total:
-            parts = f"train_size {train_size} + val_size {val_size}"
-            parts += f" + test_size {test_size}" if test_size else ""
-            raise ValueError(f"{parts} does not fit the {total} images that there are")
+            sizes = f"train_size {train_size} + val_size {val_size}"
+            sizes += f" + test_size {test_size}" if test_size else ""
+            raise ValueError(f"{sizes} does not fit the {total} images that there are")
         order = torch.randperm(total, generator=torch.Generator().manual_seed(self.split_seed))
-        self.sets["train"] = (images, labels, order[:train_size])
+        parts: dict[Split, Tensor] = {"train": order[:train_size]}
         rest = order[train_size:]
-        if val is not None:
-            self.sets["val"] = (*val, torch.arange(len(val[1])))
-        elif val_size:
-            self.sets["val"] = (images, labels, rest[:val_size])
+        if val_size:
+            parts["val"] = rest[:val_size]
         if test_size:
-            self.sets["test"] = (images, labels, rest[val_size:][:test_size])
+            parts["test"] = rest[val_size:][:test_size]
+        return parts
 
     def _report_classes(self) -> None:
-        """Say how unequal the training classes are, where they are."""
+        """Say how unequal the training classes are, if they are."""
         labels = {split: labels[indices] for split, (_, labels, indices) in self.sets.items()}
         counts = labels["train"].bincount(minlength=self.num_classes)[: self.num_classes]
         few, many = int(counts.argmin()), int(counts.argmax())
@@ -119,17 +129,39 @@ class ImageDataModule(StreamDataModule):
         split: Split = "val" if "val" in labels else "train"
         constant = (labels[split] == many).double().mean().item()
         most, least = self.class_names[many], self.class_names[few]
-        advice = "All of them are drawn equally often, as --data.sampling class_balanced says."
-        if self.sampling is None:
-            advice = "To train on all of them equally often: --data.sampling class_balanced"
+        images = "image" if counts[many] == 1 else "images"
         rank_zero_info(
-            f"Unequal classes: {counts[many]} training images of {most}, {counts[few]} of {least}. "
-            f"Always to say {most} gives a {split}/acc of {constant:.3f}.\n{advice}"
+            f"Unequal classes: {counts[many]} training {images} of {most}, {counts[few]} of "
+            f"{least}. Always predicting {most} would score a {split}/acc of {constant:.3f}.\n"
+            + self._advice(counts)
         )
+
+    def _advice(self, counts: Tensor) -> str:
+        """What to do about unequal classes."""
+        if lacking := int((counts == 0).sum()):
+            return (
+                f"{lacking} of {self.num_classes} classes have no training image at all: the "
+                "network can't learn them, whatever the sampling."
+            )
+        if self.sampling is None:
+            return "To train on all of them equally often: --data.sampling class_balanced"
+        return "All of them are drawn equally often, as --data.sampling class_balanced says."
+
+    def _need_training(self) -> None:
+        """Read the training images for what a test wants to know of them."""
+        if "train" not in self.sets:
+            with torch.inference_mode(False):  # tensors made in it could not be trained on later
+                self._split()
+
+    def hash_of(self, *splits: Split) -> str:
+        if "train" in splits:
+            self._need_training()
+        return super().hash_of(*splits)
 
     @cached_property
     def statistics(self) -> tuple[list[float], list[float]]:
         """Mean and std of each channel over the training examples, in units of [0, 1]."""
+        self._need_training()
         images, _, indices = self.sets["train"]
         if not isinstance(images, Tensor):
             indices = indices[:STATISTICS_EXAMPLES]

@@ -1,145 +1,52 @@
 """The user's own images: one folder per class."""
 
-import hashlib
-import os
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from project.data.datamodule import ImageDataModule
+from project.data.image_cache import ImageCache
+from project.data.image_files import MAX_MEGAPIXELS, ImageFiles
+from project.data.image_index import CACHE, READ, Found, beside, find_parts, folders, scan
 from project.data.loader import Images
+from project.data.split import deal, numbers
 from project.data.stream import Split
-from project.files import check_regular, open_regular
-
-SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
-LISTED = 20  # bad files named in one error
 
 
-def read_image(path: Path, image_size: int, channels: int) -> Tensor:
-    """Decode an image to uint8 (C, image_size, image_size), cropped to a square about its centre.
+class Part(NamedTuple):
+    """Image files of a part, and the class of each, int64 (N,)."""
 
-    A photo is turned as its EXIF data say; transparent parts become white; 16 bits become 8.
-    """
-    with open_regular(path) as opened, Image.open(opened) as file:
-        # JPEG decodes at a fraction of its size, which is many times faster for photos.
-        file.draft("RGB", (image_size, image_size))
-        image = ImageOps.exif_transpose(file) if file.getexif() else file
-        if image.mode.startswith("I"):
-            image = Image.fromarray((np.asarray(image).astype(np.int64) >> 8).astype(np.uint8))
-        if image.has_transparency_data:
-            image = image.convert("RGBA")
-            white = Image.new("RGBA", image.size, "white")
-            image = Image.alpha_composite(white, image)
-        mode, size = "RGB" if channels == 3 else "L", (image_size, image_size)
-        if image.mode != mode:
-            image = image.convert(mode)
-        if image.size != size:
-            image = ImageOps.fit(image, size, Image.Resampling.BICUBIC)
-        pixels = np.asarray(image).reshape(image_size, image_size, channels)
-    return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
-
-
-class ImageFiles(Dataset[Tensor]):
-    """Decodes an image of a list of files, uint8 (C, H, W), when it is asked for."""
-
-    def __init__(self, paths: list[Path], image_size: int, channels: int) -> None:
-        self.paths, self.image_size, self.channels = paths, image_size, channels
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> Tensor:
-        path = self.paths[index]
-        try:
-            return read_image(path, self.image_size, self.channels)
-        except Exception as error:  # a damaged image can raise anything
-            raise ValueError(f"{path} can't be read as an image ({error})") from error
-
-    def __repr__(self) -> str:
-        """Names and sizes of the files, as the data's identity."""
-        files = (f"{path.parent.name}/{path.name}:{path.stat().st_size}" for path in self.paths)
-        return f"{self.image_size}x{self.channels} " + " ".join(files)
-
-    def read_cached(self, folder: Path, name: str) -> Tensor:
-        """As `read_all`, from a file that is kept in `folder` for as long as no image changes.
-
-        Its name has the hash of names, sizes and times of the images. It is mapped, not read.
-        """
-        stats = ((path, path.stat()) for path in self.paths)
-        state = "".join(f"{p.parent.name}/{p.name} {s.st_size} {s.st_mtime_ns}\n" for p, s in stats)
-        stem = f"{name}-{self.image_size}x{self.channels}-"
-        path = folder / f"{stem}{hashlib.sha256(state.encode()).hexdigest()[:16]}.npy"
-        with suppress(OSError, ValueError, EOFError):  # missing or damaged
-            check_regular(path)
-            return torch.from_numpy(np.load(path, mmap_mode="c"))
-        images = self.read_all()
-        partial = path.with_suffix(f".{os.getpid()}")
-        with suppress(OSError):  # a folder that can't be written to, or is full, keeps none
-            folder.mkdir(exist_ok=True)
-            for stale in folder.glob(f"{stem}*"):
-                stale.unlink(missing_ok=True)
-            try:
-                with partial.open("wb") as file:
-                    np.save(file, images.numpy())
-                partial.replace(path)
-            finally:
-                partial.unlink(missing_ok=True)
-        return images
-
-    def read_all(self) -> Tensor:
-        """Decode all files, uint8 (N, C, H, W), on all cores.
-
-        Raises:
-            ValueError: With the names of the files that can't be read.
-        """
-        shape = (len(self), self.channels, self.image_size, self.image_size)
-        images = torch.empty(shape, dtype=torch.uint8)
-
-        def read(index: int) -> str | None:
-            try:
-                images[index] = self[index]
-            except ValueError as error:
-                return str(error)
-            return None
-
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            bad = [error for error in pool.map(read, range(len(self))) if error]
-        if bad:
-            more = f"\n  and {len(bad) - LISTED} more" if len(bad) > LISTED else ""
-            listed = "".join(f"\n  {line}" for line in bad[:LISTED])
-            raise ValueError(f"remove or replace {len(bad)} of {len(self)} files:{listed}{more}")
-        return images
-
-
-def _visible(folder: Path) -> list[Path]:
-    return sorted(folder.glob("[!.]*"))
+    files: ImageFiles
+    labels: Tensor
 
 
 class ImageFolderDataModule(ImageDataModule):
     """Your own images, one folder per class: `root/train/cat/1.jpg`, or just `root/cat/1.jpg`.
 
-    JPEG, PNG, WebP and BMP; hidden and other files are skipped. Without folders `val` and `test`
-    beside `train`, those examples are cut off the training images by `split_seed`.
+    Folders within a class folder are read, too. JPEG, PNG, WebP, BMP, TIFF, GIF (the first
+    picture), JPEG 2000, AVIF and PPM are read; what is left out is counted and said. Without
+    folders `val` and `test` beside `train`, those examples are dealt out of the training images by
+    a hash of their content and `split_seed`, so that adding, removing or renaming images moves
+    none of the others, and copies of an image stay together.
 
     Args:
         root: Folder with the class folders, or with `train` and optionally `val` and `test`.
         image_size: Height and width to which each image is cropped and scaled, in pixels.
         in_channels: 3 for colour, 1 for grey.
-        val_size: Number of validation examples, or their share if below 1; unused with `val`.
-        test_size: Number of test examples, or their share if below 1; unused with `test`.
+        val_size: Share of the validation images, below 1; unused with `val`.
+        test_size: Share of the test images, below 1; unused with `test`.
         memory_budget: Largest size of the decoded images in memory, in GB. Larger data are read
             from disk at every epoch, and normalised by their first 20,000 training images.
-        num_workers: Processes that read images from disk; unused within the memory budget.
-        cache: Whether decoded images are kept in `root/.cache`, so that the next start is fast.
-        kwargs: As for every image data module.
+        num_workers: Number of processes that read images from disk; unused within the budget.
+        cache: Whether decoded images, or hashes of larger data, are kept in `root/.cache`, so that
+            the next start is fast.
+        max_megapixels: Largest image that is decoded, in millions of pixels; JPEGs are decoded at
+            a fraction of their size.
+        kwargs: Further options of every image data module.
     """
 
     def __init__(
@@ -147,31 +54,31 @@ class ImageFolderDataModule(ImageDataModule):
         root: Path,
         image_size: int = 64,
         in_channels: Literal[1, 3] = 3,
-        val_size: int | float = 0.1,
-        test_size: int | float = 0.1,
+        val_size: float = 0.1,
+        test_size: float = 0.1,
         memory_budget: float = 4.0,
         num_workers: int = 2,
         cache: bool = True,
+        max_megapixels: float = MAX_MEGAPIXELS,
         **kwargs: Any,
     ) -> None:
         super().__init__(val_size=val_size, num_workers=num_workers, **kwargs)
         if image_size < 1:
             raise ValueError(f"image_size {image_size} must be positive")
         self.root, self.image_size, self.in_channels = Path(root), image_size, in_channels
-        self.memory_budget, self.cache = memory_budget, cache
-        nested = (self.root / "train").is_dir()
-        self.test_size = 0 if nested and (self.root / "test").is_dir() else test_size
+        self.memory_budget, self.cache, self.test_size = memory_budget, cache, test_size
+        self.max_megapixels = max_megapixels
 
-    def _folder(self, split: Split) -> Path:
-        nested = (self.root / "train").is_dir()
-        return self.root / split if nested else self.root
+    @cached_property
+    def _folders(self) -> dict[Split, Path]:
+        return find_parts(self.root)
 
     @cached_property
     def class_names(self) -> list[str]:  # type: ignore[override]
-        folder = self._folder("train")
+        folder = self._folders["train"]
         if not folder.is_dir():
             raise ValueError(f"{folder.resolve()} is no folder: set --data.root to your images")
-        names = [path.name for path in _visible(folder) if path.is_dir()]
+        names = [path.name for path in folders(folder)]
         if len(names) < 2:
             found = f"only {names[0]!r}" if names else "none"
             raise ValueError(
@@ -179,29 +86,92 @@ class ImageFolderDataModule(ImageDataModule):
             )
         return names
 
-    def load(self, split: Split) -> tuple[Images, Tensor] | None:
-        folder = self._folder(split)
-        if split != "train" and (folder == self.root or not folder.is_dir()):
-            return None
-        siblings = {path.name for path in _visible(self.root) if path.is_dir()}
-        if folder != self.root and (others := siblings - {"train", "val", "test"}):
-            raise ValueError(f"{self.root} may have train, val and test in it, not {others}")
-        unknown = {path.name for path in _visible(folder) if path.is_dir()} - set(self.class_names)
-        if unknown:
+    @cached_property
+    def _parts(self) -> dict[Split, Part]:
+        """The image files of each part that has a folder. Says what else is in these folders."""
+        assert self.class_names, "or it has raised what is wrong with the folder"
+        total = beside(self.root)
+        if self.root != self._folders["train"]:
+            for folder in self._folders.values():
+                total.add(beside(folder))
+        parts: dict[Split, Part] = {}
+        for split, folder in self._folders.items():
+            if split == "train" or not self._is_flat(split, folder):
+                parts[split] = self._find(split, folder, total)
+        if reasons := total.reasons():
+            rank_zero_info(f"{len(total.paths):,} images in {self.root}; left out: {reasons}")
+        total.check(self.root)
+        return parts
+
+    def _is_flat(self, split: Split, folder: Path) -> bool:
+        """Whether a folder has images but no classes, which a test without labels may."""
+        loose = beside(folder)
+        if folders(folder) or not loose.doubtful:
+            return False
+        if split == "val":
+            raise ValueError(
+                f"{folder} has images, but no class folders: put each image into the folder of "
+                f"its class, as in {self._folders['train']}"
+            )
+        rank_zero_info(
+            f"{folder} has images, but no class folders, so the test images are taken from "
+            f"{self._folders['train']}. After training, `predict --run RUN --images {folder}` "
+            "predicts the classes of those in it."
+        )
+        return True
+
+    def _find(self, split: Split, folder: Path, total: Found) -> Part:
+        """The images of each class of a part, of which none may be mostly left out."""
+        names = {path.name for path in folders(folder)}
+        if unknown := names - set(self.class_names):
             raise ValueError(f"{folder} has classes that the training images lack: {unknown}")
         paths: list[Path] = []
         labels: list[int] = []
         for label, name in enumerate(self.class_names):
-            found = [p for p in _visible(folder / name) if p.suffix.lower() in SUFFIXES]
-            if not found and split == "train":
-                raise ValueError(f"class folder {folder / name} has no images ({sorted(SUFFIXES)})")
-            paths += found
-            labels += [label] * len(found)
+            found = scan(folder / name) if name in names else Found()
+            if not found.paths and split == "train":
+                why = f"left out: {reasons}" if (reasons := found.reasons()) else "it is empty"
+                raise ValueError(
+                    f"class folder {folder / name} has no images ({why}; {READ} are read)"
+                )
+            found.check(folder / name)
+            if name in names and not found.paths:
+                found.left_out["empty class folder"] += 1
+            total.add(found)
+            paths += found.paths
+            labels += [label] * len(found.paths)
         if not paths:
             raise ValueError(f"{folder} has no images: remove it, or fill it")
-        files = ImageFiles(paths, self.image_size, self.in_channels)
+        files = ImageFiles(paths, self.image_size, self.in_channels, self.max_megapixels)
+        return Part(files, torch.tensor(labels))
+
+    def prepare_data(self) -> None:
+        """Read the images once for all processes of a machine, which then find the cache."""
+        if self.trainer is None or self.trainer.world_size == 1 or not self.cache:
+            return
+        for split in self._parts:
+            self.load(split)
+
+    def load(self, split: Split) -> tuple[Images, Tensor] | None:
+        if split not in self._parts:
+            return None
+        files, labels = self._parts[split]
         size = len(files) * self.in_channels * self.image_size**2
-        if size > self.memory_budget * 1e9:
-            return files, torch.tensor(labels)
-        cached = files.read_cached(self.root / ".cache", split) if self.cache else files.read_all()
-        return cached, torch.tensor(labels)
+        stem = f"{split}-{self.image_size}x{self.in_channels}"
+        kept = self.root / CACHE if self.cache else None
+        cache = ImageCache(kept, self._folders[split], stem)
+        return cache.read(files, in_memory=size <= self.memory_budget * 1e9), labels
+
+    def deal(self, labels: Tensor, own_val: bool) -> dict[Split, Tensor]:
+        """By a hash of each image, so that no image moves when others come or go."""
+        shares: dict[Split, float] = {"test": self.test_size, "val": self.val_size}
+        shares = {split: share for split, share in shares.items() if split not in self._parts}
+        for split, share in shares.items():
+            if share >= 1:
+                raise ValueError(
+                    f"{split}_size {share:g} is a number of images, so each new image could move "
+                    f"another one to another part: set a share, as --data.{split}_size "
+                    f"{share / len(labels):.2g} ({share:g} of {len(labels)})"
+                )
+        digests = self._parts["train"].files.digests
+        return deal(numbers(digests, self.split_seed), labels, shares, self.train_size)

@@ -97,7 +97,9 @@ class TensorLoader:
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self._sides = None  # of each image in even epochs, where it changes them in odd ones
         if augment is not None and augment.flip == "alternating":
-            self._sides = torch.rand(len(labels), generator=generator(seed))
+            # By place among the examples: other images beside them do not matter.
+            self._sides = torch.zeros(len(labels))
+            self._sides[self.indices] = torch.rand(len(self.indices), generator=generator(seed))
         self.num_workers = num_workers
         self.epoch = self.batch = self._first = 0
         # Lightning looks for `set_epoch` in a DataLoader's two attributes.

@@ -6,18 +6,35 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from project.data.image_folder import SUFFIXES, ImageFiles
+from project.data.image_files import MAX_MEGAPIXELS, ImageFiles
+from project.data.image_index import READ, scan
 from project.data.stream import StreamDataModule
 
 
-def preprocessing(path: Path, checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """How the run of a checkpoint reads and normalises images, and the names of its classes."""
+def stored_preprocessing(checkpoint: dict[str, Any]) -> dict[str, Any] | None:
+    """How the run of a checkpoint reads and normalises images, if it is of images."""
     for state in checkpoint.values():
         if isinstance(state, dict) and "preprocessing" in state:
-            return state["preprocessing"]
-    raise ValueError(f"{path} is not of images, or is older than `export` and `predict --images`")
+            found: dict[str, Any] = state["preprocessing"]
+            return found
+    return None
+
+
+def preprocessing(path: Path, checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """How the run of a checkpoint reads and normalises images, and the names of its classes.
+
+    Raises:
+        ValueError: If the checkpoint does not say so.
+    """
+    found = stored_preprocessing(checkpoint)
+    if found is None:
+        raise ValueError(
+            f"{path} is not of images, or is older than `export` and `predict --images`"
+        )
+    return found
 
 
 class Photos(ImageFiles):
@@ -43,7 +60,13 @@ class Photos(ImageFiles):
 class PhotosDataModule(StreamDataModule):
     """The photos in a folder and in the folders in it, as the test set of `predict`."""
 
-    def __init__(self, root: Path, preprocessing: dict[str, Any], batch_size: int) -> None:
+    def __init__(
+        self,
+        root: Path,
+        preprocessing: dict[str, Any],
+        batch_size: int,
+        max_megapixels: float = MAX_MEGAPIXELS,
+    ) -> None:
         super().__init__(batch_size, seed=0)
         self.class_names, self.preprocessing = preprocessing["class_names"], preprocessing
         self.num_classes = len(self.class_names)
@@ -51,11 +74,13 @@ class PhotosDataModule(StreamDataModule):
         self.in_channels = preprocessing["in_channels"]
         if not root.is_dir():
             raise ValueError(f"--images: {root} is no folder, whose images could be classified")
-        files = [path for path in sorted(root.rglob("*")) if path.suffix.lower() in SUFFIXES]
-        paths = [p for p in files if "/." not in f"/{p.relative_to(root).as_posix()}"]
-        if not paths:
-            raise ValueError(f"--images: {root} has no images in it {sorted(SUFFIXES)}")
-        self.photos = Photos(paths, self.image_size, self.in_channels)
+        found = scan(root)
+        if reasons := found.reasons():
+            rank_zero_info(f"{len(found.paths):,} images in {root}; left out: {reasons}")
+        found.check(root)
+        if not found.paths:
+            raise ValueError(f"--images: {root} has no images in it ({READ} are read)")
+        self.photos = Photos(found.paths, self.image_size, self.in_channels, max_megapixels)
 
     def setup(self, stage: str) -> None:
         unknown = torch.zeros(len(self.photos), dtype=torch.int64)

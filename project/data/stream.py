@@ -3,7 +3,7 @@
 import hashlib
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import lightning as L
 from torch import Tensor
@@ -17,6 +17,14 @@ Sampling = Literal["class_balanced"]
 # Evaluation keeps no activations for gradients; with four times the batch it needs more memory than
 # training all the same, by the few largest of them.
 EVAL_FACTOR = 2
+
+
+@runtime_checkable
+class Identified(Protocol):
+    """Images on disk that know what each of them holds without reading it again."""
+
+    def identity(self, indices: Tensor) -> bytes:
+        """What the images of some indices hold, in their order."""
 
 
 class StreamDataModule(L.LightningDataModule, ABC):
@@ -64,6 +72,8 @@ class StreamDataModule(L.LightningDataModule, ABC):
                 if isinstance(images, Tensor):
                     for chunk in indices.split(1000):
                         digest.update(images.index_select(0, chunk).numpy().data)
+                elif isinstance(images, Identified):
+                    digest.update(images.identity(indices))
                 elif type(images).__repr__ is object.__repr__:
                     raise ValueError(
                         f"{type(images).__name__} needs a __repr__ that names its content, by "

@@ -259,17 +259,31 @@ def test_unequal_classes_are_reported_once(caplog: pytest.LogCaptureFixture) -> 
         share = (data.sets["val"][1][data.sets["val"][2]] == 0).float().mean()
         (said,) = caplog.messages
         assert said == (
-            f"Unequal classes: {counts[0]} training images of a, {counts[1]} of b. Always to say a "
-            f"gives a val/acc of {share:.3f}.\n"
+            f"Unequal classes: {counts[0]} training images of a, {counts[1]} of b. Always "
+            f"predicting a would score a val/acc of {share:.3f}.\n"
             "To train on all of them equally often: --data.sampling class_balanced"
         )
         caplog.clear()
         fitted(Unequal(val_size=0, sampling="class_balanced"))
         (said,) = caplog.messages
-        assert (
-            "150 training images of a, 10 of b. Always to say a gives a train/acc of 0.750" in said
-        )
+        assert "150 training images of a, 10 of b. Always predicting a would score a train/" in said
+        assert "train/acc of 0.750" in said
         assert "All of them are drawn equally often" in said
+
+
+def test_a_class_without_training_images_is_said_to_have_none(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Unequal, "counts", (199, 0, 1))
+    with caplog.at_level("INFO"):
+        Unequal(val_size=0, sampling="class_balanced").setup("fit")
+    (said,) = caplog.messages
+    assert "199 training images of a, 0 of b." in said
+    assert said.endswith(
+        "1 of 3 classes have no training image at all: the network can't learn them, whatever the "
+        "sampling."
+    )
+    assert "equally often" not in said
 
 
 def test_equal_classes_are_not_reported(
