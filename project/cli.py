@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,14 @@ from lightning.fabric.plugins.environments import (  # type: ignore[attr-defined
     TorchElasticEnvironment,
 )
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    Callback,
+    LearningRateFinder,
+    RichProgressBar,
+)
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
@@ -79,7 +85,6 @@ DESCRIPTION = """Train and test image classifiers, and compare what came out.
 
 An error is one sentence; add --debug for where it came from."""
 
-WITHOUT_A_RUN = {"logger": False, "enable_checkpointing": False}
 TRAINER: dict[str, dict[str, Any]] = {  # what a command needs its trainer to be
     "check": {"num_sanity_val_steps": 0, "enable_model_summary": False},
     "lr_find": {"num_sanity_val_steps": 0, "enable_model_summary": False}
@@ -219,7 +224,12 @@ class CLI(LightningCLI):
         own_bar = any(isinstance(callback, RichProgressBar) for callback in callbacks)
         if trainer.enable_progress_bar is not False and not own_bar:
             callbacks.append(ProgressBar())
-        kwargs |= self._of_run(trainer, callbacks) if self.subcommand == "fit" else WITHOUT_A_RUN
+        refuse_finders(callbacks)
+        loggers = [] if trainer.logger in (None, True, False) else _listed(trainer.logger)
+        if self.subcommand == "fit":
+            kwargs |= self._of_run(trainer, callbacks, loggers)
+        else:
+            kwargs |= {"logger": self._of_evaluation(loggers), "enable_checkpointing": False}
         kwargs = {"callbacks": callbacks} | kwargs | TRAINER.get(str(self.subcommand), {})
         if self.subcommand == "lr_find":
             self.model.lr_scheduler, self.model.warmup_steps = None, 0
@@ -233,7 +243,17 @@ class CLI(LightningCLI):
                 raise
             raise UsageError(f"--trainer.devices: {error}") from error
 
-    def _of_run(self, trainer: Namespace, callbacks: list[Callback]) -> dict[str, Any]:
+    def _of_evaluation(self, loggers: list[Logger]) -> list[Logger]:
+        """The loggers of a command that has no run folder: those that were named, if it logs."""
+        if self.subcommand in ("validate", "test"):
+            return loggers
+        if loggers:
+            rank_zero_info(f"{self.subcommand} logs nothing: --trainer.logger is not used.")
+        return []
+
+    def _of_run(
+        self, trainer: Namespace, callbacks: list[Callback], loggers: list[Logger]
+    ) -> dict[str, Any]:
         """Callbacks, plugins and loggers of `fit`."""
         step = self.checkpoint["global_step"] if self.checkpoint else 0
         names = ("early_stopping", "checkpoint", "pictures")
@@ -249,8 +269,8 @@ class CLI(LightningCLI):
             # Lightning's own requeue saves in the middle of a step.
             plugins.append(SLURMEnvironment(auto_requeue=False))
         made = {"callbacks": [RNGState(), *callbacks, same, *own], "plugins": plugins}
-        if trainer.logger in (None, True):
-            made["logger"] = run_loggers(self.run_folder, step)
+        if trainer.logger is not False:
+            made["logger"] = [*run_loggers(self.run_folder, step), *loggers]
         return made
 
     def after_instantiate_classes(self) -> None:
@@ -366,6 +386,22 @@ class CLI(LightningCLI):
             else:
                 remember(run, self.datamodule)
         print(f"Predictions: {write_outputs(folder, torch.cat(batches), self.datamodule)}")
+
+
+def refuse_finders(callbacks: Iterable[Callback]) -> None:
+    """Refuse callbacks that train with other settings than those that the config records."""
+    for callback in callbacks:
+        name = type(callback).__name__
+        if isinstance(callback, BatchSizeFinder):
+            raise UsageError(
+                f"{name} would train with another batch size than the one that the config records: "
+                "try sizes with --data.batch_size and --trainer.max_steps 10, and set the one found"
+            )
+        if isinstance(callback, LearningRateFinder):
+            raise UsageError(
+                f"{name} would train with another learning rate than the one that the config "
+                "records: run `python -m project lr_find`, and set --model.optimizer.lr"
+            )
 
 
 def _listed(one_or_more: Any) -> list[Any]:

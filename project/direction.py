@@ -31,7 +31,7 @@ def recorded_mode(metric: str, records: Iterable[dict[str, Any]]) -> Mode | None
         mode
         for record in records
         for name, mode in record.get(MODES, {}).items()
-        if _without_stage(name) == _without_stage(metric)
+        if _without_stage(name) == _without_stage(metric) and mode in ("min", "max")
     }
     return found.pop() if len(found) == 1 else None if found else mode_by_name(metric)
 

@@ -37,7 +37,7 @@ FIELDS = {  # of a run record, and what others may take them for
     **{"seconds": int | float, "epochs": int | None, "best_epoch": int | None},
     **{"stopped_by": str | None, "metrics": dict},
 }
-OPTIONAL = {"examples": dict, "tested": int, "precision": str, "world_size": int}
+OPTIONAL = {"examples": dict, "tested": int, "precision": str, "world_size": int, "modes": dict}
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "numpy")
 
 

@@ -6,11 +6,12 @@ Legend: N examples, B examples of a global batch, C channels, H height, W width.
 import hashlib
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
 from project.data.augment import Augment
 
@@ -55,6 +56,8 @@ class TensorLoader:
         augment: Random changes, drawn from a generator keyed by (seed, epoch, batch).
         class_balanced: Training order: the same number of examples of each class, or one more or
             less, in an epoch of the same length. The examples of a class take turns.
+        repeat: Training order: each epoch has the batches of the first one, with the same random
+            changes.
         drop_last: Leave out the examples that do not fill a batch. A last training batch of one
             example per rank is always left out: batch normalisation has no variance there.
         seed: Of the order and of the augmentation.
@@ -78,6 +81,7 @@ class TensorLoader:
         shuffle: bool = False,
         augment: Augment | None = None,
         class_balanced: bool = False,
+        repeat: bool = False,
         drop_last: bool = False,
         seed: int = 0,
         rank: int = 0,
@@ -93,7 +97,7 @@ class TensorLoader:
         self.indices = torch.arange(len(labels)) if indices is None else indices
         self.mean, self.normalize = tuple(mean), Normalize(mean, std)
         self.shuffle, self.augment, self.drop_last = shuffle, augment, drop_last
-        self.class_balanced = class_balanced
+        self.class_balanced, self.repeat = class_balanced, repeat
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self._sides = None  # of each image in even epochs, where it changes them in odd ones
         if augment is not None and augment.flip == "alternating":
@@ -102,8 +106,11 @@ class TensorLoader:
             self._sides[self.indices] = torch.rand(len(self.indices), generator=generator(seed))
         self.num_workers = num_workers
         self.epoch = self.batch = self._first = 0
-        # Lightning looks for `set_epoch` in a DataLoader's two attributes.
-        self.sampler = self.batch_sampler = self
+        # Lightning looks for `set_epoch` in the samplers of a DataLoader's two attributes, and for
+        # one that does not shuffle in the first of them.
+        in_turn = SequentialSampler(self.indices)
+        self.sampler = self if shuffle and not repeat else in_turn
+        self.batch_sampler = SimpleNamespace(sampler=self)
         self._num_batches = self._count_batches()
 
     def _count_batches(self) -> int:
@@ -141,9 +148,14 @@ class TensorLoader:
                 images = self.augment(images, self._uniforms(k, shard), self.mean)
             yield self.normalize(images), self.labels[shard]
 
+    @property
+    def _drawn(self) -> int:
+        """The epoch whose batches are drawn."""
+        return 0 if self.repeat else self.epoch
+
     def _order(self) -> Tensor:
         examples = self._turns() if self.class_balanced else self.indices
-        order = torch.randperm(len(examples), generator=generator(self.seed, self.epoch))
+        order = torch.randperm(len(examples), generator=generator(self.seed, self._drawn))
         return examples[order]
 
     def _turns(self) -> Tensor:
@@ -152,7 +164,7 @@ class TensorLoader:
         They go on from epoch to epoch, so that all examples of a class come equally often.
         """
         size = min(len(self.indices), len(self) * self.batch_size)  # without what is left out
-        turn = self.epoch * size + torch.arange(size)
+        turn = self._drawn * size + torch.arange(size)
         mixed = self.indices[torch.randperm(len(self.indices), generator=generator(self.seed, -1))]
         labels, places = self.labels[mixed].sort(stable=True)
         counts = labels.unique_consecutive(return_counts=True)[1]
@@ -164,10 +176,10 @@ class TensorLoader:
 
     def _uniforms(self, batch: int, shard: Tensor) -> Tensor:
         size = min(self.batch_size, len(self.indices) - batch * self.batch_size)
-        key = generator(self.seed, self.epoch, batch)
+        key = generator(self.seed, self._drawn, batch)
         u = self._shard(torch.rand(size, Augment.num_uniforms, generator=key))
         if self._sides is not None:
-            u[:, Augment.flip_uniform] = (self._sides[shard] + self.epoch / 2) % 1
+            u[:, Augment.flip_uniform] = (self._sides[shard] + self._drawn / 2) % 1
         return u
 
     def _read(self, shards: list[Tensor]) -> Iterable[Tensor]:
@@ -180,7 +192,7 @@ class TensorLoader:
             batch_sampler=batches,
             num_workers=self.num_workers,
             collate_fn=torch.stack,
-            generator=generator(self.seed, self.epoch),  # else workers draw from the global one
+            generator=generator(self.seed, self._drawn),  # else workers draw from the global one
         )
         return (images[: len(shard)] for images, shard in zip(loader, shards, strict=True))
 

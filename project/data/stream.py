@@ -104,12 +104,18 @@ class StreamDataModule(L.LightningDataModule, ABC):
             shuffle=train,
             augment=self.augment if train else None,
             class_balanced=train and self.sampling == "class_balanced",
+            repeat=train and self._overfits,
             drop_last=train and self.drop_last,
             seed=self.seed,
             rank=self.trainer.global_rank if self.trainer else 0,
             world_size=self.trainer.world_size if self.trainer else 1,
             num_workers=self.num_workers,
         )
+
+    @property
+    def _overfits(self) -> bool:
+        """Whether each epoch has the same batches, by --trainer.overfit_batches."""
+        return self.trainer is not None and self.trainer.overfit_batches > 0  # type: ignore[attr-defined]
 
     def train_dataloader(self) -> TensorLoader:
         loader = self._loader("train", self.batch_size, train=True)
