@@ -3,7 +3,6 @@
 import logging
 import os
 import shlex
-import signal
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
@@ -28,11 +27,12 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_info
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from project import data, models  # noqa: F401  their classes can be given by name
 from project.callbacks import ProgressBar, RNGState
 from project.callbacks.checks import Verdict, describe, write_verdicts
+from project.callbacks.exact import ResumeCheck
+from project.callbacks.live import LiveState
 from project.callbacks.run import run_callbacks
 from project.checkpoint import AtomicCheckpointIO, load_checkpoint
 from project.data.datamodule import ImageDataModule
@@ -50,9 +50,9 @@ from project.processes import SameStart, end_children, join, lost, misplaced
 from project.reports.outputs import write_outputs
 from project.resume import check_resumable, find_unfinished
 from project.run import (
-    FINISHED,
     LAST,
     RECORD,
+    absent,
     claim_run,
     kept,
     lock_run,
@@ -100,7 +100,9 @@ class CLI(LightningCLI):
         self.command = args
         self.run_folder = Path()
         self.lock: BaseFileLock | None = None
-        self.of_a_run, self.resumes = False, ""  # whether --run was given; how exact a resume is
+        self.of_a_run = False  # whether --run was given
+        self.doubts: list[str] = []  # whether a resume is exact
+        self.made: list[Path] | None = None  # folders around the one of a new run
         self.verdicts: list[Verdict] = []
         try:
             super().__init__(
@@ -131,7 +133,8 @@ class CLI(LightningCLI):
     def _release(self) -> None:
         if self.lock is not None:
             self.lock.release()
-            release_run(self.run_folder)
+        if self.made is not None:
+            release_run(self.run_folder, self.made)
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
         # Without the switch that would let a checkpoint run code when it is loaded.
@@ -182,7 +185,7 @@ class CLI(LightningCLI):
             facts = preprocessing(Path(path), self.checkpoint)
             config.data = PhotosDataModule(Path(config.images), facts, batch_size, megapixels)
         if self.checkpoint and self.subcommand == "fit":
-            self.resumes = check_resumable(self.checkpoint, self._plain_config(), self.finished)
+            self.doubts = check_resumable(self.checkpoint, self._plain_config(), self.record)
 
     def _choose_run(self, config: Namespace, run: Path | None) -> None:
         """The folder to train in: that of the run to resume, or a new one."""
@@ -194,11 +197,12 @@ class CLI(LightningCLI):
             rank_zero_info(found)
         elif config.ckpt_path and run is None and Path(config.ckpt_path).name == LAST.name:
             run = run_of(Path(config.ckpt_path))  # others start a new run
-        record = read_record(run) if run else {}
-        self.finished = record.get("stopped_by") in FINISHED
+        self.record = read_record(run) if run else {}
         self.run_folder = run or folder / f"version_{next_version(folder)}"
         if is_rank_zero() and not config.trainer.fast_dev_run:
-            self.run_folder = run or claim_run(folder)
+            if run is None:
+                around = absent(folder)
+                self.run_folder, self.made = claim_run(folder), around
             self.lock = lock_run(self.run_folder)
             if self.lock is None:
                 raise UsageError(f"another process is training {self.run_folder}: let it finish")
@@ -236,6 +240,10 @@ class CLI(LightningCLI):
             self.model.reference_batch_size = None  # what is found is for the batch size of now
         if trainer.accumulate_grad_batches < 1:
             raise UsageError("--trainer.accumulate_grad_batches must be 1 or more")
+        if trainer.limit_train_batches == 0 and self.subcommand == "fit":
+            raise UsageError(
+                "--trainer.limit_train_batches 0 leaves nothing to train: leave it out"
+            )
         try:
             return super().instantiate_trainer(**kwargs)
         except TypeError as error:  # Lightning's, on the CPU
@@ -268,7 +276,9 @@ class CLI(LightningCLI):
         if not TorchElasticEnvironment.detect() and SLURMEnvironment.detect():
             # Lightning's own requeue saves in the middle of a step.
             plugins.append(SLURMEnvironment(auto_requeue=False))
-        made = {"callbacks": [RNGState(), *callbacks, same, *own], "plugins": plugins}
+        state = [RNGState(), LiveState()]
+        check = ResumeCheck(self.doubts)
+        made = {"callbacks": [*state, *callbacks, same, check, *own], "plugins": plugins}
         if trainer.logger is not False:
             made["logger"] = [*run_loggers(self.run_folder, step), *loggers]
         return made
@@ -303,9 +313,7 @@ class CLI(LightningCLI):
             rank_zero_info(note)
         way_out = "Leave out the options that change the model" if self.of_a_run else ""
         check_fits(path, checkpoint, self.model, way_out)
-        if fits:
-            rank_zero_info(self.resumes)
-        else:
+        if not fits:
             self.model.load_state_dict(checkpoint["state_dict"])
             facts = stored_preprocessing(checkpoint)
             if facts and isinstance(self.datamodule, ImageDataModule):
@@ -427,7 +435,7 @@ def run(args: list[str]) -> int:
     """Carry out a command of the shell.
 
     Returns:
-        Its exit code: 1 if a check failed, 128 + n if signal n has stopped it.
+        Its exit code: 1 if a check failed.
     """
     try:
         cli = main(args)
@@ -442,11 +450,5 @@ def run(args: list[str]) -> int:
             raise ValueError(sentence) from error
         if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise ValueError(f"--compile true: {str(error).splitlines()[0]}") from error
-        raise
-    except SystemExit as stop:  # Lightning exits with 1 at Ctrl-C and with 0 at SIGTERM
-        if isinstance(stop.__context__, KeyboardInterrupt):
-            return 128 + signal.SIGINT
-        if isinstance(stop, SIGTERMException):
-            return 128 + signal.SIGTERM
         raise
     return 0 if all(verdict.passed for verdict in cli.verdicts) else 1

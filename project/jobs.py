@@ -19,7 +19,7 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from project.reports.runs import runs_in
-from project.run import ENDED, LAST, is_free, read_record
+from project.run import LAST, has_ended, is_free, read_record
 from project.variants import Variant
 
 POLL_S = 0.2
@@ -49,7 +49,7 @@ class Job:
         records = [read_record(run) | {"run": run} for run in runs_in(self.folder)]
         key = (self.variant.sha256, self.seed)
         own = [r for r in records if (r.get("config_sha256"), r.get("seed")) == key]
-        ended = [record for record in own if record["stopped_by"] in ENDED]
+        ended = [record for record in own if has_ended(record)]
         return next(iter([*ended, *reversed(own)]), None)
 
     def start(self, environment: dict[str, str]) -> None:
@@ -61,7 +61,7 @@ class Job:
             self.state = "elsewhere"
             return
         record = self.record()
-        if record and record["stopped_by"] in ENDED:
+        if record and has_ended(record):
             self._end("finished", record)
         elif record and not is_free(record["run"]):
             self._end("elsewhere")
@@ -94,7 +94,7 @@ class Job:
         if (code := self.process.poll()) is None:
             return
         record = self.record()
-        if record and record["stopped_by"] in ENDED:
+        if record and has_ended(record):
             self._end("finished", record)
         elif {-code, code - 128} & STOPS:
             self._end("interrupted")

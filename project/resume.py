@@ -4,18 +4,31 @@ import math
 from pathlib import Path
 from typing import Any
 
-from project.run import FINISHED, LAST, NEUTRAL, flatten, is_free, next_version, read_record
+from project.pieces import pieces
+from project.run import (
+    FINISHED,
+    LAST,
+    NEUTRAL,
+    flatten,
+    is_finished,
+    is_free,
+    next_version,
+    read_record,
+)
 
 # Settings that can differ when a run is resumed: how long it goes on, and what changes no result.
-FREE = (
-    *NEUTRAL,
-    "init_from",
-    "early_stopping",
-    "trainer.callbacks",
-    "trainer.max_",
-    "trainer.min_",
+FREE = (*NEUTRAL, "init_from", "early_stopping", "trainer.max_", "trainer.min_")
+# Settings with which the order of the data stays, while dropout and rounding can differ.
+DEVICES = (
+    *("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.strategy"),
+    *("trainer.deterministic", "trainer.benchmark", "compile"),
 )
-DEVICES = ("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.strategy")
+CALLBACKS = "trainer.callbacks"
+LOOKING = (  # callbacks of Lightning that change nothing
+    *("DeviceStatsMonitor", "LearningRateMonitor", "ModelSummary", "RichModelSummary"),
+    *("RichProgressBar", "TQDMProgressBar", "Timer"),
+)
+NEEDED = {"loops", "optimizer_states", "lr_schedulers"}  # in a checkpoint, to resume at all
 AS_LONG_AS_THE_RUN = {"OneCycleLR": "total_steps", "CosineAnnealingLR": "T_max"}
 
 
@@ -28,73 +41,120 @@ def find_unfinished(folder: Path, locked: bool) -> Path | None:
     """
     for version in reversed(range(next_version(folder))):
         run = folder / f"version_{version}"
-        if not (run / LAST).is_file() or read_record(run)["stopped_by"] in FINISHED:
+        if not (run / LAST).is_file() or is_finished(read_record(run)):
             continue
         if locked or is_free(run):
             return run
     return None
 
 
-def check_resumable(checkpoint: dict[str, Any], now: dict[str, Any], finished: bool) -> str:
-    """Whether a run can go on from a checkpoint with the configuration of now.
+def check_resumable(
+    checkpoint: dict[str, Any], now: dict[str, Any], record: dict[str, Any]
+) -> list[str]:
+    """Refuse to resume from a checkpoint if the run is finished or its settings differ.
 
     Args:
-        checkpoint: To go on from.
-        now: Configuration, in plain types.
-        finished: Whether the run came to its end.
+        checkpoint: Checkpoint to resume from.
+        now: Current configuration, in plain types.
+        record: Record of the run that the checkpoint belongs to; empty if it starts a new run.
 
     Returns:
-        A sentence on what will not be exact.
+        What of the configuration makes that the resumed run may differ.
 
     Raises:
         ValueError: If it holds weights only, the run is finished, or settings differ.
     """
     if "loops" not in checkpoint:
         raise ValueError("the checkpoint holds weights only: start a new run with --init_from FILE")
-    done = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
-    max_epochs = now["trainer"]["max_epochs"]
-    if max_epochs is not None and 0 <= max_epochs < done + finished:
-        raise ValueError(
-            f"the run is finished, after {done} epochs: raise --trainer.max_epochs {max_epochs}, "
-            "or start a new run"
-        )
+    finished = is_finished(record)
+    epochs = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    done = {"max_epochs": epochs, "max_steps": checkpoint["global_step"]}
+    for limit, number in done.items():
+        most = now["trainer"][limit]
+        if most is not None and 0 <= most < number + finished:
+            what = limit.removeprefix("max_")
+            raise ValueError(
+                f"the run is finished, after {number} {what}: raise --trainer.{limit} {most}, "
+                "or start a new run"
+            )
     stopping = (now["early_stopping"] or {}).get("init_args", {})
-    for name, state in checkpoint["callbacks"].items():
+    for name, state in checkpoint.get("callbacks", {}).items():
         exhausted = state.get("wait_count", 0) >= stopping.get("patience", math.inf)
         if finished and name.startswith("EarlyStopping") and exhausted:
             raise ValueError(
-                f"the run is finished, stopped early after {done} epochs: raise "
+                f"the run is finished, stopped early after {epochs} epochs: raise "
                 f"--early_stopping.patience {stopping['patience']}, or start a new run"
             )
-    return check_same(checkpoint["config"], now) if "config" in checkpoint else ""
+    if finished and record["stopped_by"] not in FINISHED:
+        raise ValueError(
+            f"the run is finished, stopped by {record['stopped_by']} after {epochs} epochs: start "
+            "a new run from its weights with --init_from FILE"
+        )
+    if "config" not in checkpoint:
+        return [*_lost(checkpoint), "the checkpoint does not hold the settings of its run"]
+    return [*_lost(checkpoint), *check_same(checkpoint["config"], now)]
 
 
-def check_same(saved: dict[str, Any], now: dict[str, Any]) -> str:
-    """Compare the configuration of a checkpoint with the one that is to go on from it.
-
-    Returns:
-        A sentence on what will not be exact.
+def _lost(checkpoint: dict[str, Any]) -> list[str]:
+    """Name what is no longer in a checkpoint as it was saved.
 
     Raises:
-        ValueError: If the run could not go on as it was.
+        ValueError: If the run can't be resumed without it.
     """
-    was, is_now = dict(flatten(saved)), dict(flatten(now))
+    saved = checkpoint.get("live", {}).get("pieces")
+    if saved is None:
+        return ["the checkpoint does not say what belongs to it"]
+    found = pieces(checkpoint)
+    lost = sorted(name for name, digest in saved.items() if found.get(name) != digest)
+    for name in NEEDED & set(lost):
+        raise ValueError(
+            f"cannot resume: the checkpoint's {name} is not what was saved: start a new run from "
+            "its weights with --init_from FILE"
+        )
+    return [f"the checkpoint has lost {', '.join(lost)}"] if lost else []
+
+
+def _without_looking(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration without the callbacks that only look."""
+    trainer = dict(config["trainer"])
+    given = trainer.get("callbacks") or []
+    listed = given if isinstance(given, list) else [given]
+    kept = [c for c in listed if c["class_path"].rpartition(".")[2] not in LOOKING]
+    return config | {"trainer": trainer | {"callbacks": kept}}
+
+
+def check_same(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Compare the configuration of a checkpoint with that of a run that resumes from it.
+
+    Returns:
+        The differences that the resumed run can have, but that may change its numbers.
+
+    Raises:
+        ValueError: If other settings differ.
+    """
+    was, is_now = (dict(flatten(_without_looking(config))) for config in (saved, now))
     keys = [key for key in sorted(was | is_now) if was.get(key) != is_now.get(key)]
     # Of another class, not the arguments too.
     keys = [key for key in keys if not any(key.startswith(f"{other}.") for other in keys)]
     changed = {key: f"{key}: {was.get(key)} → {is_now.get(key)}" for key in keys}
-    refused = [text for key, text in changed.items() if not key.startswith(FREE + DEVICES)]
+    refused = [
+        text for key, text in changed.items() if not key.startswith((*FREE, *DEVICES, CALLBACKS))
+    ]
     schedule = str(was.get("model.lr_scheduler", "")).rsplit(".", 1)[-1]
     length = f"model.lr_scheduler.{AS_LONG_AS_THE_RUN.get(schedule)}"
     if length in was and was[length] is None:
         lengths = {"trainer.max_epochs", "trainer.max_steps"} & changed.keys()
-        refused += [f"{changed[key]}, for which {schedule} was made" for key in sorted(lengths)]
+        refused += [
+            f"{changed[key]}, but the {schedule} schedule was built for {was.get(key)}"
+            for key in sorted(lengths)
+        ]
     if refused:
         raise ValueError(
-            f"the checkpoint's run can't go on exactly with other settings ({'; '.join(refused)}): "
+            f"cannot resume: these settings differ from the checkpoint's ({'; '.join(refused)}): "
             "leave them as they were, or start a new run from its weights with --init_from FILE"
         )
     devices = [text for key, text in changed.items() if key.startswith(DEVICES)]
-    if not devices:
-        return "The run goes on exactly."
-    return f"{'; '.join(devices)}: the data order stays; dropout and rounding can differ"
+    if devices:
+        devices[-1] += " (the data order stays; dropout and rounding can differ)"
+    callbacks = [f"other {key}" for key in changed if key == CALLBACKS]
+    return [*devices, *callbacks]

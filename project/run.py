@@ -9,7 +9,7 @@ import json
 import platform
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -27,9 +27,12 @@ BEST, LAST = Path("checkpoints/best.ckpt"), Path("checkpoints/last.ckpt")
 NEUTRAL = (  # beginnings of settings that do not change what a run computes
     *("name", "ckpt_path", "checkpoint", "preflight", "pictures", "max_wait_s"),
     *("data.root", "data.num_workers", "data.memory_budget", "data.cache"),
-    "trainer.default_root_dir",
-    *("trainer.enable_", "trainer.logger", "trainer.profiler", "trainer.num_sanity_val_steps"),
+    *("trainer.default_root_dir", "trainer.enable_", "trainer.logger", "trainer.profiler"),
+    *("trainer.num_sanity_val_steps", "trainer.log_every_n_steps", "trainer.model_registry"),
+    *("trainer.limit_test_batches", "trainer.limit_predict_batches"),
+    *("trainer.detect_anomaly", "trainer.inference_mode"),
 )
+CLAIMS = 1000  # tries to make a run folder, while others make and remove theirs
 FINISHED = ("max_epochs", "max_steps", "early_stopping")  # what stops a run at its end
 ENDED = (*FINISHED, "max_time")  # what stops one whose result counts
 FIELDS = {  # of a run record, and what others may take them for
@@ -38,6 +41,9 @@ FIELDS = {  # of a run record, and what others may take them for
     **{"stopped_by": str | None, "metrics": dict},
 }
 OPTIONAL = {"examples": dict, "tested": int, "precision": str, "world_size": int, "modes": dict}
+OPTIONAL |= {"ended": bool, "resumes": list, "command": str}
+# What decides a run, in a whole repository, by git's patterns.
+CODE = (":/*.py", ":/*.yaml", ":/*.yml", ":(top,exclude,glob)**/version_*/**")
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "numpy")
 
 
@@ -47,15 +53,35 @@ def next_version(folder: Path) -> int:
     return 1 + max((int(number) for number in taken if number.isdigit()), default=-1)
 
 
+def is_finished(record: dict[str, Any]) -> bool:
+    """Return whether a run came to its end, so that there is nothing to resume."""
+    stopped_by = record.get("stopped_by")
+    return stopped_by in FINISHED or (has_ended(record) and stopped_by != "max_time")
+
+
+def has_ended(record: dict[str, Any]) -> bool:
+    """Return whether the result of a run counts: it finished, or used up its time."""
+    return record.get("stopped_by") in ENDED or bool(record.get("ended"))
+
+
 def claim_run(folder: Path) -> Path:
-    """Make the folder of a new run, which no run that starts at the same moment can have."""
-    while True:
+    """Make the folder of a new run, which no run that starts at the same moment can have.
+
+    Raises:
+        OSError: If it can't be made.
+    """
+    for _ in range(CLAIMS):
         run = folder / f"version_{next_version(folder)}"
-        try:
+        # Another process has just taken the number, or has just removed the folder around it.
+        with suppress(FileExistsError, FileNotFoundError):
             run.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return run
+            return run
+    raise OSError(f"can't make a run folder in {folder}: is it a folder that can be written to?")
+
+
+def absent(folder: Path) -> list[Path]:
+    """A folder and those around it, from the inside, as far as they do not exist."""
+    return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
 def lock_run(run: Path) -> BaseFileLock | None:
@@ -86,14 +112,20 @@ def is_free(run: Path) -> bool:
     return True
 
 
-def release_run(run: Path) -> None:
-    """Remove the folder of a run that failed before it began, if there is nothing in it."""
+def release_run(run: Path, made: Iterable[Path] = ()) -> None:
+    """Remove the folder of a new run that has not begun, if nothing of the user's is in it.
+
+    Args:
+        run: Path of the run folder.
+        made: Folders around it that were made for it, from the inside; empty ones go too.
+    """
+    if (run / RECORD).exists():
+        return
     with suppress(OSError):
-        if [path.name for path in run.iterdir()] == [LOCK]:
-            (run / LOCK).unlink()
-        run.rmdir()
-        run.parent.rmdir()
-        run.parent.parent.rmdir()
+        for path in (run / LOCK, *run.glob("events.out.tfevents.*")):  # of a logger that was made
+            path.unlink(missing_ok=True)
+        for folder in (run, *made):
+            folder.rmdir()
 
 
 def read_record(run: Path) -> dict[str, Any]:
@@ -170,9 +202,11 @@ def git_state(folder: Path) -> dict[str, Any]:
         return done.stdout.strip()
 
     status = git("status", "--porcelain", "--untracked-files=no")
+    # A new model or config that was never added; run folders hold configs too.
+    new = git("ls-files", "--others", "--exclude-standard", "--", *CODE)
     return {
         "git_sha": git("rev-parse", "HEAD"),
-        "git_dirty": None if status is None else bool(status),
+        "git_dirty": None if status is None or new is None else bool(status or new),
     }
 
 

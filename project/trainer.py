@@ -1,14 +1,54 @@
 """The commands that train or measure."""
 
+import sys
+from typing import Any
+
 import lightning as L
+from lightning.pytorch.loops.loop import _Loop
 
 from project.callbacks.checks import Verdict
 from project.callbacks.controls import Preflight
+from project.endings import ended_by
 from project.reports.lr_range import LRRange, LRSweep
 
 
 class Trainer(L.Trainer):
     """Lightning's trainer, with a method for each further command: its arguments are options."""
+
+    stop_asked_by: str | None = None  # class, or else function, that first set `should_stop`
+
+    @property
+    def should_stop(self) -> bool:
+        return self.stop_asked_by is not None
+
+    @should_stop.setter
+    def should_stop(self, value: bool) -> None:
+        if not value:
+            self.stop_asked_by = None
+        elif self.stop_asked_by is None:
+            # Lightning's attribute can be set from anywhere; who did it is written down nowhere.
+            frame = sys._getframe(1)
+            owner = frame.f_locals.get("self")
+            name = frame.f_code.co_qualname if owner is None else type(owner).__name__
+            self.stop_asked_by = name
+
+    def _run_stage(self) -> Any:
+        # Lightning has just put its handlers of signals over ours. They end with exit code 0, and
+        # talk to other processes from within the handler.
+        self._signal_connector.teardown()
+        loop = self.fit_loop
+        epochs: Any = loop.epoch_progress.current
+        if loop.is_resuming and epochs.ready == epochs.started == epochs.processed:
+            # Saved after an epoch. With max_steps, Lightning would end that epoch once more.
+            _Loop.restarting.fset(loop, False)  # type: ignore[attr-defined]
+        nothing_left = loop.is_resuming and ended_by(self) is not None
+        result = super()._run_stage()
+        if nothing_left and self.training:
+            # The run was stopped after its last step, and Lightning skips what follows it.
+            epochs.completed = epochs.processed
+            loop.on_run_start()
+            loop.on_run_end()
+        return result
 
     def lr_find(
         self,

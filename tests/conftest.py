@@ -4,6 +4,7 @@ That folder lies beside the checkout, or where PROJECT_TEST_DATA says; nothing i
 """
 
 import os
+import signal
 import sys
 import tarfile
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import torch
 
 from project.__main__ import console
 from project.callbacks import CurvesMonitor, PredictionGrid
+from project.signals import SIGNALS
 
 SHARED = Path(os.environ.get("PROJECT_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
@@ -48,10 +50,14 @@ def exit_code(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], int]:
 
     def run(args: list[str]) -> int:
         monkeypatch.setattr(sys, "argv", ["project", *args])
+        handlers = {number: signal.getsignal(number) for number in SIGNALS}
         try:
             console()
         except SystemExit as stop:
             return int(stop.code or 0)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
         return 0
 
     return run

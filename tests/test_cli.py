@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,6 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.optim import SGD, AdamW
 
 from project.cli import CLI, main
@@ -23,6 +23,7 @@ from project.data import FashionMNISTDataModule, SyntheticDataModule
 from project.models import MLP, ResNet18
 from project.parser import config_folder, expand
 from project.run import claim_run, lock_run
+from project.signals import SIGNALS
 from project.usage import UsageError
 
 TINY = ["--data.train_size", "48", "--data.val_size", "20", "--data.test_size", "20"]
@@ -462,7 +463,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
 }
 
 
-LATE = ("monitor",)  # known when the run has begun: its record says how it ended
+LATE = ("monitor with its direction",)  # known when the run has begun: its record says how it ended
 
 
 # 2026-11: Lightning says so of a run without validation, before it is refused.
@@ -555,18 +556,13 @@ def test_a_callback_of_the_user_does_not_decide_what_is_best() -> None:
 def test_signals_before_training_give_the_codes_of_a_shell(
     monkeypatch: pytest.MonkeyPatch, exit_code: Callable[[list[str]], int]
 ) -> None:
-    def lightning_at_ctrl_c(_: list[str]) -> None:
-        try:
-            raise KeyboardInterrupt
-        except KeyboardInterrupt:
-            sys.exit(1)
+    for number in SIGNALS:
 
-    def terminated(_: list[str]) -> None:
-        raise SIGTERMException
+        def stopped(_: list[str], number: int = number) -> None:
+            os.kill(os.getpid(), number)
 
-    for happens, code in ((lightning_at_ctrl_c, 130), (terminated, 143)):
-        monkeypatch.setattr("project.cli.main", happens)
-        assert exit_code(["fit"]) == code
+        monkeypatch.setattr("project.cli.main", stopped)
+        assert exit_code(["fit"]) == 128 + number
 
 
 def test_debug_shows_where(exit_code: Callable[[list[str]], int]) -> None:

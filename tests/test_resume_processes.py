@@ -393,7 +393,7 @@ def test_a_schedule_of_the_runs_length_can_not_be_longer(
     main([*MLP, "--model.lr_scheduler", schedule, "--trainer.max_epochs", "1"])
     assert exit_code(["fit", "--run", str(RUN), "--trainer.max_epochs", "2"]) == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert f"trainer.max_epochs: 1 → 2, for which {schedule} was made" in error
+    assert f"trainer.max_epochs: 1 → 2, but the {schedule} schedule was built for 1" in error
 
 
 def test_more_patience_after_early_stopping() -> None:

@@ -1,6 +1,5 @@
 """The two checkpoints of a run: `best.ckpt` by the monitor, `last.ckpt` to resume from."""
 
-import os
 import shutil
 import signal
 import threading
@@ -15,19 +14,11 @@ import torch
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
+from project.callbacks.exact import may_swap
 from project.direction import Mode
+from project.endings import ended_by
 from project.run import BEST, LAST
-
-# SIGUSR1 is SLURM's warning before the time limit, by scripts/slurm.sbatch; Windows has none.
-SIGNALS = (signal.SIGTERM, signal.SIGINT, *filter(None, [getattr(signal, "SIGUSR1", None)]))
-
-
-class Interrupted(SystemExit):
-    """A signal has stopped the run after its state was saved."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(128 + signum)
-        self.name = signal.Signals(signum).name
+from project.signals import SIGNALS, Interrupted, handle_by, say
 
 
 class BestCheckpoint(callbacks.ModelCheckpoint):
@@ -49,6 +40,7 @@ class BestCheckpoint(callbacks.ModelCheckpoint):
             super().on_train_epoch_end(trainer, pl_module)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.current_score = state_dict["current_score"]  # which Lightning leaves out
         folder = Path(str(self.dirpath))
         before = Path(state_dict["best_model_path"])
         best = folder / before.name
@@ -113,32 +105,41 @@ class LastCheckpoint(callbacks.Checkpoint):
         self.every_n_steps, self.every_n_minutes = every_n_steps, every_n_minutes
         self._signum = 0
         self._step, self._time = 0, 0.0  # of the newest save
-
-    def _take_signals(self, *_: Any, **__: Any) -> None:
-        """Replace Lightning's handlers, which exit with 0, or save in the middle of a step. At the
-        end Lightning puts back those that it has found."""
-        if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                signal.signal(number, self._handle)
-
-    on_sanity_check_start = _take_signals
+        self._activity = "step"
+        self._replaced: dict[int, Any] = {}  # handlers of the signals, while this one has them
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._step, self._time = trainer.global_step, time.monotonic()
-        self._take_signals()  # a run resumed within an epoch has no sanity check
+        if ended_by(trainer):  # a resumed run of which nothing is left to train
+            return
+        if threading.current_thread() is threading.main_thread():
+            self._replaced = {number: signal.getsignal(number) for number in SIGNALS}
+            handle_by(self._handle)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         self._signum = signum
         # The next Ctrl-C ends the process even where Python does not run, as in a long backward.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.write(2, b"\nSaving after this step; Ctrl-C again leaves at once.\n")
+        say(f"Saving after this {self._activity}; Ctrl-C again leaves at once.")
+
+    def _give_signals_back(self) -> None:
+        for number, handler in self._replaced.items():
+            signal.signal(number, handler)
+        self._replaced = {}
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         if self._is_due(trainer) and self._is_exact(trainer):
             self._save(trainer)
 
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # Nothing is saved while the model may hold other weights, as averaged ones.
+        self._activity = "validation" if may_swap(trainer) else "step"
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._activity = "step"
+
     def on_validation_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
-        if trainer.sanity_checking:
+        if trainer.sanity_checking or self._activity == "validation":
             return
         if trainer.strategy.reduce_boolean_decision(self._signum > 0, all=False):
             # As if validation stood in its first batch: a resumed run then repeats all of it.
@@ -150,6 +151,12 @@ class LastCheckpoint(callbacks.Checkpoint):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._save(trainer)
+        if ended_by(trainer):
+            self._give_signals_back()
+            self._raise_if_interrupted(trainer)
+
+    def on_exception(self, *_: Any) -> None:
+        self._give_signals_back()
 
     def _is_due(self, trainer: L.Trainer) -> bool:
         minutes = (time.monotonic() - self._time) / 60
@@ -160,18 +167,22 @@ class LastCheckpoint(callbacks.Checkpoint):
 
     @staticmethod
     def _is_exact(trainer: L.Trainer) -> bool:
-        """Whether Lightning can go on from here: not with gradients half accumulated, and not where
-        validation comes next, which a resumed run would leave out."""
+        """Return whether Lightning can resume from here: not with gradients half accumulated, and
+        not if validation or the end of the epoch comes next, which a resumed run would leave out.
+        """
         loop = trainer.fit_loop.epoch_loop
         fetcher: Any = trainer.fit_loop._data_fetcher
         followed = loop.batch_progress.is_last_batch or loop._should_check_val_fx(fetcher)
-        return not (followed or loop._should_accumulate())
+        return not (followed or loop._should_accumulate() or ended_by(trainer))
 
     def _save(self, trainer: L.Trainer) -> None:
         for logger in trainer.loggers:
             logger.save()  # so that no row before the checkpoint can be lost
         trainer.save_checkpoint(self.path, weights_only=False)
         self._step, self._time = trainer.global_step, time.monotonic()
+        self._raise_if_interrupted(trainer)
+
+    def _raise_if_interrupted(self, trainer: L.Trainer) -> None:
         # Also on the ranks that got no signal, as after `kill` of the first process alone.
         own = torch.tensor(self._signum, device=trainer.strategy.root_device)
         if signum := int(trainer.strategy.reduce(own, reduce_op="max")):

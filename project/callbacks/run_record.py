@@ -10,15 +10,16 @@ import lightning as L
 import torch
 import yaml
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
-from project.callbacks.checkpoints import Interrupted
 from project.checkpoint import load_checkpoint
 from project.data.stream import StreamDataModule
 from project.direction import MODES, Mode
+from project.endings import ended_by
 from project.run import (
     BEST,
     CONFIG,
+    ENDED,
+    LAST,
     PREDICTIONS,
     RECORD,
     TEST_SET,
@@ -26,9 +27,9 @@ from project.run import (
     git_state,
     package_versions,
     read_record,
-    release_run,
     write_record,
 )
+from project.signals import Interrupted, Stopped
 
 
 class RunRecord(Callback):
@@ -54,6 +55,7 @@ class RunRecord(Callback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         before = read_record(self.run) if (self.run / RECORD).is_file() else {}  # of a resumed run
         seconds = before.get("seconds") or 0.0
+        command = shlex.join(["python", "-m", "project", *self.command])
         self.start = time.monotonic() - seconds
         data = trainer.datamodule  # type: ignore[attr-defined]
         sets = getattr(data, "sets", {})
@@ -61,7 +63,7 @@ class RunRecord(Callback):
             "name": self.config["name"],
             "version": self.run.name,
             "seed": self.config["seed_everything"],
-            "command": shlex.join(["python", "-m", "project", *self.command]),
+            "command": before.get("command", command),  # of the first start
             **git_state(Path(__file__).parent),
             "config_sha256": config_sha256(self.config),
             "data_sha256": getattr(data, "sha256", None),
@@ -80,6 +82,8 @@ class RunRecord(Callback):
         if isinstance(data, StreamDataModule) and "test" in data.sets:  # cut off the others
             self.record[TEST_SET] = data.hash_of("test")
         self.record |= {TEST_SET: before[TEST_SET]} if TEST_SET in before else {}
+        if before:
+            self.record["resumes"] = [*before.get("resumes", []), command]
         if trainer.is_global_zero:
             self.run.mkdir(parents=True, exist_ok=True)
             (self.run / PREDICTIONS).unlink(missing_ok=True)  # of the weights before this start
@@ -99,24 +103,35 @@ class RunRecord(Callback):
             trainer.strategy.load_model_state_dict(best)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._finish(trainer, _reason(trainer))
+        self._finish(trainer, ended_by(trainer) or "no training batches", ended=True)
 
     def on_exception(self, trainer: L.Trainer, _: Any, exception: BaseException) -> None:
-        if self.record:
-            name = type(exception).__name__
-            self._finish(trainer, exception.name if isinstance(exception, Interrupted) else name)
-            if isinstance(exception, Interrupted) and trainer.is_global_zero:
-                resume = f"python -m project fit --run {shlex.quote(str(self.run))}"
-                print(f"Saved after step {trainer.global_step}. To continue: {resume}")
-        elif trainer.is_global_zero and not (self.run / RECORD).exists():
-            # It failed before it began: leave no folder with nothing but an empty event file.
-            for path in self.run.glob("events*"):
-                path.unlink()
-            release_run(self.run)
+        if not self.record:  # it failed before it began
+            return
+        if not isinstance(exception, Stopped):
+            self._finish(trainer, type(exception).__name__)
+            return
+        saved = (self.run / LAST).is_file()
+        if not saved and trainer.global_step == 0:
+            self._forget(trainer)
+            return
+        self._finish(trainer, exception.name)
+        if saved and trainer.is_global_zero:
+            resume = f"python -m project fit --run {shlex.quote(str(self.run))}"
+            now = isinstance(exception, Interrupted)
+            said = f"Saved after step {trainer.global_step}. " if now else ""
+            print(f"{said}To continue: {resume}")
 
-    def _finish(self, trainer: L.Trainer, stopped_by: str) -> None:
+    def _forget(self, trainer: L.Trainer) -> None:
+        """Remove what is known of a run that was stopped before its first step."""
+        for name in (RECORD, CONFIG) if trainer.is_global_zero else ():
+            (self.run / name).unlink(missing_ok=True)
+
+    def _finish(self, trainer: L.Trainer, stopped_by: str, ended: bool = False) -> None:
         self.record["seconds"] = round(time.monotonic() - self.start, 3)
         self.record |= {"epochs": trainer.current_epoch, "stopped_by": stopped_by}
+        if ended and stopped_by not in ENDED:  # a callback of its own that ended it, and no error
+            self.record["ended"] = True
         if self.record["best_epoch"] is None:
             self._take_best()
         if trainer.is_global_zero:
@@ -135,15 +150,6 @@ def find_record(trainer: L.Trainer) -> RunRecord | None:
     """The record that a run keeps of itself, if it does."""
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     return next((c for c in callbacks if isinstance(c, RunRecord)), None)
-
-
-def _reason(trainer: L.Trainer) -> str:
-    stopping = trainer.early_stopping_callback
-    if stopping is not None and stopping.stopping_reason != EarlyStoppingReason.NOT_STOPPED:
-        return "early_stopping"
-    if trainer.max_epochs is not None and -1 < trainer.max_epochs <= trainer.current_epoch:
-        return "max_epochs"
-    return "max_steps" if 0 < trainer.max_steps <= trainer.global_step else "max_time"
 
 
 def _device_name(device: torch.device) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 from project.data.datamodule import ImageDataModule, missing
 from project.data.stream import Split
 from project.files import NotRegularError, open_regular, read_bytes
+from project.signals import Stopped
 
 BATCHES = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
 FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin")
@@ -113,6 +114,8 @@ class CIFAR10DataModule(ImageDataModule):
                 batches.append(read_batch(data, pickled))
                 name = str(source)  # in which the next one may be missing
         except NotRegularError:
+            raise
+        except Stopped:  # by a signal, not by the file
             raise
         except (Exception, SystemExit) as error:  # a damaged archive or pickle can raise anything
             raise ValueError(f"{name} is truncated or damaged ({error}): copy it again") from error

@@ -155,7 +155,7 @@ class Task(L.LightningModule, ABC):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # As if updated, since torchmetrics takes a metric without any examples for a mistake.
         self.train_metrics._update_count = 1
-        if self.global_rank == 0:
+        if self.global_rank == 0 and "train_metrics" in checkpoint:
             self.train_metrics.merge_state(checkpoint["train_metrics"])
 
     def configure_callbacks(self) -> list[Callback]:

@@ -23,9 +23,9 @@ from project.reports.runs import METRICS, Record, read_metrics
 from project.reports.tables import Scale, table
 from project.run import (
     CONFIG,
-    FINISHED,
     LAST,
     RECORD,
+    is_finished,
     is_free,
     read_config,
     read_record,
@@ -57,8 +57,9 @@ def look(run: Path) -> Record:
             record |= _so_far(run, record)
         record["seconds"] = round(record["seconds"])
         record["metrics"] = {k: v for k, v in record["metrics"].items() if math.isfinite(v)}
-        if stopped_by in FINISHED or training:
-            return row | record | {"status": "finished" if stopped_by in FINISHED else "running"}
+        finished = is_finished(record)
+        if finished or training:
+            return row | record | {"status": "finished" if finished else "running"}
         stopped = re.match("SIG|KeyboardInterrupt|max_time", stopped_by or "")
         status = f"stopped by {stopped_by}" if stopped else f"crashed: {stopped_by or 'killed'}"
         return row | record | {"status": status, "resumable": zipfile.is_zipfile(run / LAST)}

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from project.run import ENDED, RECORD, read_record
+from project.run import RECORD, has_ended, read_record
 
 REPORT, METRICS = "seed_noise.json", "metrics.csv"
 # Names of class folders can be any.
@@ -58,7 +58,7 @@ def finished(
         first = next(iter(counted.values()), record)
         if sha256 not in (None, record["config_sha256"]):
             reason = "another config"
-        elif stopped_by not in ENDED:
+        elif not has_ended(record):
             reason = f"stopped by {stopped_by}" if stopped_by else "not finished"
         elif value is None or not math.isfinite(value):
             reason = f"no {metric}" if value is None else f"{metric} is {value}"

@@ -15,6 +15,7 @@ from project.callbacks.checkpoints import Interrupted
 from project.checkpoint import load_checkpoint
 from project.data import SyntheticDataModule
 from project.models import MLP
+from project.trainer import Trainer
 
 QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
 
@@ -96,15 +97,33 @@ def test_a_signal_saves_after_the_step_and_the_handlers_return(signum: int) -> N
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
-def test_a_signal_in_the_sanity_check_saves_after_the_first_step() -> None:
-    class Sender(L.Callback):
-        def on_validation_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
-            if trainer.sanity_checking:
-                os.kill(os.getpid(), signal.SIGTERM)
+def test_outside_of_training_a_signal_is_not_kept_for_later() -> None:
+    """Neither before the first step nor once the last state is saved."""
+    found: dict[str, Any] = {}
 
-    with pytest.raises(Interrupted):
-        fit([Sender(), LastCheckpoint(Path("last.ckpt"))])
-    assert load_checkpoint(Path("last.ckpt"))["global_step"] == 1
+    class Watcher(L.Callback):
+        def on_sanity_check_start(self, trainer: L.Trainer, *_: Any) -> None:
+            found["before"] = signal.getsignal(signal.SIGTERM)
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            found["training"] = signal.getsignal(signal.SIGTERM)
+
+        def on_train_end(self, *_: Any) -> None:
+            found["after"] = signal.getsignal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    last = LastCheckpoint(Path("last.ckpt"))
+    trainer = Trainer(
+        accelerator="cpu",
+        callbacks=[Watcher(), last],
+        max_epochs=1,
+        **QUIET,
+        num_sanity_val_steps=1,
+    )
+    data = SyntheticDataModule(40, 16, 0, image_size=8, batch_size=8)
+    trainer.fit(MLP([8], in_channels=3, image_size=8), data)
+    assert found.pop("training") == last._handle
+    assert found == {"before": before, "after": before}
 
 
 def test_the_handlers_return_after_a_run() -> None:
