@@ -33,6 +33,7 @@ from project.callbacks import ProgressBar, RNGState
 from project.callbacks.checks import Verdict, describe, write_verdicts
 from project.callbacks.exact import ResumeCheck
 from project.callbacks.live import LiveState
+from project.callbacks.restore_best import find_restored
 from project.callbacks.run import run_callbacks
 from project.checkpoint import AtomicCheckpointIO, load_checkpoint
 from project.data.datamodule import ImageDataModule
@@ -56,7 +57,6 @@ from project.run import (
     claim_run,
     kept,
     lock_run,
-    next_version,
     read_record,
     release_run,
     run_of,
@@ -198,7 +198,8 @@ class CLI(LightningCLI):
         elif config.ckpt_path and run is None and Path(config.ckpt_path).name == LAST.name:
             run = run_of(Path(config.ckpt_path))  # others start a new run
         self.record = read_record(run) if run else {}
-        self.run_folder = run or folder / f"version_{next_version(folder)}"
+        # Not known here to the other processes: rank 0 tells them the folder that it has claimed.
+        self.run_folder = run or folder / "version_of_rank_0"
         if is_rank_zero() and not config.trainer.fast_dev_run:
             if run is None:
                 around = absent(folder)
@@ -271,7 +272,7 @@ class CLI(LightningCLI):
         modes = {f"val/{k}": v for k, v in model_modes(self.model).items()}
         modes[config["monitor"]] = mode
         own = run_callbacks(self.run_folder, config, self.command, modes, *given)
-        same = SameStart(f"at step {step}" if self.checkpoint else "anew")
+        same = SameStart(f"at step {step} of {self.run_folder.name}" if self.checkpoint else "anew")
         plugins = [*_listed(trainer.plugins), AtomicCheckpointIO()]
         if not TorchElasticEnvironment.detect() and SLURMEnvironment.detect():
             # Lightning's own requeue saves in the middle of a step.
@@ -343,8 +344,10 @@ class CLI(LightningCLI):
         return "put it back as it was or remove it, and start again; nothing was saved so far"
 
     def after_fit(self) -> None:
+        end = find_restored(self.trainer)
+        self.run_folder = end.run if end else self.run_folder  # as rank 0 has told
         if self.trainer.is_global_zero and (self.run_folder / RECORD).is_file():
-            print(summary(self.run_folder))
+            print(summary(self.run_folder, restored=bool(end and end.restored)))
 
     def _not_of_the_run(self, run: Path, limit: int | float | None) -> str:
         checkpoint = Path(self.config[self.subcommand].ckpt_path)

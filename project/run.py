@@ -244,8 +244,8 @@ def kept(run: Path) -> str:
     return "No run folder was left, since training had not begun."
 
 
-def summary(run: Path) -> str:
-    """What a finished run tells its user."""
+def summary(run: Path, restored: bool = True) -> str:
+    """What a finished run tells its user, such as whether the best weights are restored."""
     record = read_record(run)
     best = ", ".join(f"{k} {v:.4f}" for k, v in record["metrics"].items() if k.startswith("val/"))
     name = shlex.quote(str(run))
@@ -253,7 +253,8 @@ def summary(run: Path) -> str:
         return f"Stopped by {record['stopped_by']}, without a best epoch.\nRun folder: {name}"
     return (
         f"Stopped by {record['stopped_by']} after {record['epochs']} epochs.\n"
-        f"Best epoch, from 0: {record['best_epoch']}, with {best}. Its weights are restored.\n"
+        f"Best epoch, from 0: {record['best_epoch']}, with {best}."
+        f"{' Its weights are restored.' if restored else ''}\n"
         f"Run folder: {name}, {record['seconds']:.0f} s in all\n"
         f"Test set, once, at the end: python -m project test --run {name}"
     )

@@ -12,6 +12,8 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from project.callbacks import pictures
+
 FAULT_STEP = 20
 RANK = 1  # of the process with the fault
 
@@ -63,6 +65,22 @@ class Trace(L.Callback):
         torch.save(trace, Path(trainer.default_root_dir, name))
 
     on_test_end = on_fit_end
+
+
+class Ending(L.Callback):
+    """Leaves `ending_<rank>.pt`: the predictions that are drawn at the end, and the weights."""
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        predict = pictures.predict_validation
+
+        def keep(trainer: L.Trainer, model: L.LightningModule) -> Any:
+            said = predict(trainer, model)
+            folder = str(pictures.run_folder(trainer))
+            ending = {"said": vars(said), "weights": model.state_dict(), "folder": folder}
+            torch.save(ending, Path(trainer.default_root_dir, f"ending_{trainer.global_rank}.pt"))
+            return said
+
+        pictures.predict_validation = keep
 
 
 class Fault(L.Callback):

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 import yaml
 
 from benchmarks import scaling
 from project.callbacks import PredictionGrid
 from project.checkpoint import load_checkpoint
 from project.cli import main
+from project.data.loader import TensorLoader
+from project.data.stream import EVAL_FACTOR
 from project.models.classifier import LossAndAccuracy
 
 ROOT = Path(__file__).parents[1]
@@ -159,6 +162,62 @@ def test_test_is_the_same(
     ranks = traces(folders[1], world)
     seen = [x for trace in ranks for batch in trace["seen"]["test"] for x in batch]
     assert len(set(seen)) == len(seen) == 101
+
+
+# The end of a run
+
+
+@pytest.fixture(scope="module")
+def ending(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a run on two processes whose last epochs are worse than its best one."""
+    folder = tmp_path_factory.mktemp("ending")
+    taken = folder / RUN  # so that the run is not the first of its name
+    taken.mkdir(parents=True)
+    args = [*FIT, "--trainer.default_root_dir", ".", "--trainer.max_epochs", "8"]
+    args += ["--model.optimizer.lr", "1.0", "--trainer.callbacks+", "rank_callbacks.Ending"]
+    assert "Its weights are restored." in run(args, folder, 2)
+    return folder
+
+
+def test_all_ranks_end_with_the_best_weights_in_one_folder(ending: Path) -> None:
+    folder = ending / "synthetic/version_1"
+    best, last = (load_checkpoint(folder / f"checkpoints/{k}.ckpt") for k in ("best", "last"))
+    assert best["epoch"] < last["epoch"] == 7
+    for rank in range(2):
+        end = torch.load(ending / f"ending_{rank}.pt")
+        assert (ending / end["folder"]).resolve() == folder.resolve()
+        for name, expected in best["state_dict"].items():
+            assert torch.equal(end["weights"][name], expected), (rank, name)
+    assert any(not torch.equal(v, last["state_dict"][k]) for k, v in best["state_dict"].items())
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["version_0", "version_1"]
+
+
+def test_the_pictures_of_several_ranks_are_of_one_network(ending: Path) -> None:
+    """What is drawn is what one process says with the best weights, in batches of each rank's."""
+    folder = ending / "synthetic/version_1"
+    for name in ("predictions", "confusion", "hardest"):
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    gathered, other = (torch.load(ending / f"ending_{rank}.pt")["said"] for rank in range(2))
+    assert all(torch.equal(gathered[name], other[name]) for name in gathered)
+    alone = ["--trainer.strategy", "auto", "--trainer.devices", "1", *QUIET[:4]]
+    cli = main(["validate", "--run", str(folder), *alone])
+    images, labels, indices = cli.datamodule.sets["val"]
+    mean, std = cli.datamodule.statistics
+    expected = torch.zeros(len(indices), 3)
+    for rank in range(2):
+        size = EVAL_FACTOR * 12
+        shares = TensorLoader(
+            images, labels, size, indices=indices, mean=mean, std=std, rank=rank, world_size=2
+        )
+        with torch.no_grad():
+            logits = [cli.model.eval()(batch) for batch, _ in shares]
+        for k, share in enumerate(logits):
+            places = range(k * size + rank, min((k + 1) * size, len(indices)), 2)
+            probabilities, classes = share.softmax(1).max(1)
+            losses = F.cross_entropy(share, labels[indices[places]], reduction="none")
+            expected[places] = torch.stack((classes, probabilities, losses), 1)
+    for column, name in enumerate(("classes", "probabilities", "losses")):
+        assert torch.equal(gathered[name].to(expected), expected[:, column]), name
 
 
 def test_metrics_of_the_same_losses_are_identical() -> None:

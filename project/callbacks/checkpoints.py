@@ -108,6 +108,9 @@ class LastCheckpoint(callbacks.Checkpoint):
         self._activity = "step"
         self._replaced: dict[int, Any] = {}  # handlers of the signals, while this one has them
 
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        self.path = Path(trainer.strategy.broadcast(str(self.path)))  # in the folder of rank 0
+
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._step, self._time = trainer.global_step, time.monotonic()
         if ended_by(trainer):  # a resumed run of which nothing is left to train

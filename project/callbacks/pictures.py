@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
 
+from project.callbacks.restore_best import find_restored
 from project.callbacks.run_record import find_record
 from project.data import ImageDataModule
 from project.loggers import tensorboards
@@ -36,7 +37,7 @@ class PredictionGrid(Callback):
 
     Args:
         every_n_epochs: Epochs between the drawings; 0 draws at the end alone. At the end they are
-            of the best epoch, where a RunRecord restores it.
+            of the best epoch, if RestoreBest restores it.
     """
 
     def __init__(self, every_n_epochs: int = 0) -> None:
@@ -50,10 +51,8 @@ class PredictionGrid(Callback):
 
     # Not at `on_fit_end`, when Lightning has moved the model off its device.
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        record = find_record(trainer)
-        best = record.record["best_epoch"] if record else None  # whose weights are restored then
-        title = "last weights" if best is None else f"best epoch {best}, from 0"
-        self._draw(trainer, pl_module, title)
+        end = find_restored(trainer)
+        self._draw(trainer, pl_module, end.weights if end else "last weights")
 
     def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule, title: str) -> None:
         run = run_folder(trainer)

@@ -12,6 +12,7 @@ from project.callbacks.init_loss import InitLossCheck
 from project.callbacks.monitor_check import MonitorCheck
 from project.callbacks.monitors import StepMonitor, TensorBoardRecord
 from project.callbacks.pictures import CurvesMonitor, PredictionGrid
+from project.callbacks.restore_best import RestoreBest
 from project.callbacks.run_record import RunRecord
 from project.direction import Mode
 
@@ -47,7 +48,8 @@ def run_callbacks(
     if config["preflight"]:
         callbacks += [] if config["init_from"] else [InitLossCheck()]
         callbacks.append(OverfitOneBatch())
-    callbacks += [RunRecord(run, config, command, modes), TensorBoardRecord(config)]
+    callbacks += [RunRecord(run, config, command, modes), RestoreBest(run)]
+    callbacks += [TensorBoardRecord(config)]
     callbacks += [CurvesMonitor(), pictures]
     if trainer["enable_checkpointing"] is not False:
         callbacks += run_checkpoints(run, monitor, modes[monitor], last)

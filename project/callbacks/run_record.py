@@ -35,8 +35,8 @@ from project.signals import Interrupted, Stopped
 class RunRecord(Callback):
     """Keeps `run.json` in the run folder: what ran where, how it ended and the best metrics.
 
-    It is written when training starts and again when it ends, however it ends. Each checkpoint
-    gets the config and the metrics of its moment. The end of training restores the best weights.
+    It is written by rank 0 when training starts and again when it ends, however it ends. Each
+    checkpoint gets the config and the metrics of its moment.
     """
 
     def __init__(
@@ -52,7 +52,14 @@ class RunRecord(Callback):
         self.record: dict[str, Any] = {}
         self.start = 0.0  # earlier by the seconds before the run was resumed
 
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        self.run = Path(trainer.strategy.broadcast(str(self.run)))  # which rank 0 has claimed
+
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.is_global_zero:
+            self._begin(trainer)
+
+    def _begin(self, trainer: L.Trainer) -> None:
         before = read_record(self.run) if (self.run / RECORD).is_file() else {}  # of a resumed run
         seconds = before.get("seconds") or 0.0
         command = shlex.join(["python", "-m", "project", *self.command])
@@ -84,26 +91,22 @@ class RunRecord(Callback):
         self.record |= {TEST_SET: before[TEST_SET]} if TEST_SET in before else {}
         if before:
             self.record["resumes"] = [*before.get("resumes", []), command]
-        if trainer.is_global_zero:
-            self.run.mkdir(parents=True, exist_ok=True)
-            (self.run / PREDICTIONS).unlink(missing_ok=True)  # of the weights before this start
-            resumes = len(list(self.run.glob("config*.yaml")))
-            name = f"config.resume_{resumes}.yaml" if resumes else CONFIG  # of the first start
-            config = {key: value for key, value in self.config.items() if key != "ckpt_path"}
-            (self.run / name).write_text(yaml.safe_dump(config, sort_keys=False))
-            write_record(self.run, self.record)
+        self.run.mkdir(parents=True, exist_ok=True)
+        (self.run / PREDICTIONS).unlink(missing_ok=True)  # of the weights before this start
+        resumes = len(list(self.run.glob("config*.yaml")))
+        name = f"config.resume_{resumes}.yaml" if resumes else CONFIG  # of the first start
+        config = {key: value for key, value in self.config.items() if key != "ckpt_path"}
+        (self.run / name).write_text(yaml.safe_dump(config, sort_keys=False))
+        write_record(self.run, self.record)
 
     def on_save_checkpoint(self, trainer: L.Trainer, _: Any, checkpoint: dict[str, Any]) -> None:
         checkpoint["config"] = self.config
         metrics = trainer.callback_metrics.items()
         checkpoint["metrics"] = {k: v.item() for k, v in metrics if k.startswith("val/")}
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if (best := self._take_best()) is not None:
-            trainer.strategy.load_model_state_dict(best)
-
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._finish(trainer, ended_by(trainer) or "no training batches", ended=True)
+        if self.record:
+            self._finish(trainer, ended_by(trainer) or "no training batches", ended=True)
 
     def on_exception(self, trainer: L.Trainer, _: Any, exception: BaseException) -> None:
         if not self.record:  # it failed before it began
@@ -132,18 +135,13 @@ class RunRecord(Callback):
         self.record |= {"epochs": trainer.current_epoch, "stopped_by": stopped_by}
         if ended and stopped_by not in ENDED:  # a callback of its own that ended it, and no error
             self.record["ended"] = True
-        if self.record["best_epoch"] is None:
-            self._take_best()
-        if trainer.is_global_zero:
-            write_record(self.run, self.record)
+        if self.record["best_epoch"] is None and (self.run / BEST).is_file():
+            self.take(load_checkpoint(self.run / BEST))
+        write_record(self.run, self.record)
 
-    def _take_best(self) -> dict[str, Any] | None:
-        """Record the best epoch, and return its checkpoint."""
-        if not (self.run / BEST).is_file():
-            return None
-        checkpoint = load_checkpoint(self.run / BEST)
-        self.record |= {"best_epoch": checkpoint["epoch"], "metrics": checkpoint["metrics"]}
-        return checkpoint
+    def take(self, best: dict[str, Any]) -> None:
+        """Record the epoch and the metrics of the best checkpoint."""
+        self.record |= {"best_epoch": best["epoch"], "metrics": best["metrics"]}
 
 
 def find_record(trainer: L.Trainer) -> RunRecord | None:
