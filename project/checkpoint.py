@@ -4,16 +4,24 @@ import os
 import pickle
 import zipfile
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
+from torch import Tensor
 
+from project.files import check_regular, open_regular
 from project.run import CONFIG
 
 # What zipfile and torch raise where bytes are missing or bits are flipped.
 DAMAGE = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError, ValueError)
+PARTS: dict[str, Any] = {  # of which a file of weights alone has no more than the first
+    **{"state_dict": dict, "epoch": int, "global_step": int, "loops": dict, "callbacks": dict},
+    **{"optimizer_states": list, "lr_schedulers": list, "metrics": dict, "config": dict},
+    **{"hyper_parameters": dict, "pytorch-lightning_version": str},
+}
 FOLDER = 0x10  # among the attributes of a record, as in MS-DOS
 
 
@@ -29,8 +37,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     ) -> None:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
+        check_regular(path)
         for left in path.parent.glob(".*.ckpt.*"):  # by a save that was killed
-            left.unlink(missing_ok=True)
+            with suppress(OSError):
+                left.unlink()
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             with partial.open("wb") as file:
@@ -53,12 +63,15 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint on the CPU. Nothing in the file is executed."""
+    check_regular(path)
     if not path.is_file():
         raise ValueError(f"there is no checkpoint {path}")
     try:
         checkpoint = _read(path)
     except DAMAGE as error:
         cause = (str(error) or type(error).__name__).splitlines()[0]
+        if "weights_only" in cause:  # which is not advice for a file of unknown origin
+            cause = "it is a program, not weights"
         what = f"{path} is damaged or no checkpoint ({cause}){_newest_whole(path)}"
         raise ValueError(what) from error
     except pickle.UnpicklingError as error:
@@ -66,25 +79,50 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise ValueError(f"{what}: it was refused, and nothing in it was run") from error
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise ValueError(f"{path} is no checkpoint of a run: it has no state_dict")
+    if fault := _fault(checkpoint):
+        raise ValueError(f"{path} was not written by a run: {fault}")
     return checkpoint
+
+
+def _fault(checkpoint: dict[str, Any]) -> str:
+    """What part of a checkpoint is not of the type that every checkpoint has, if any."""
+    for name, kind in PARTS.items():
+        if name in checkpoint and not isinstance(checkpoint[name], kind):
+            return f"its {name} is of type {type(checkpoint[name]).__name__}"
+    for name, weight in checkpoint["state_dict"].items():
+        if not isinstance(name, str) or not isinstance(weight, Tensor):
+            return f"{str(name)[:80]} in its state_dict is of type {type(weight).__name__}"
+        if weight.layout != torch.strided:
+            return f"{name} in its state_dict is {weight.layout}"
+    for name, metric in checkpoint.get("metrics", {}).items():
+        if not isinstance(metric, int | float):
+            return f"{str(name)[:80]} in its metrics is of type {type(metric).__name__}"
+    for name, state in checkpoint.get("callbacks", {}).items():
+        if not isinstance(state, dict):
+            return f"the state of {str(name)[:80]} is of type {type(state).__name__}"
+    return ""
 
 
 def _read(path: Path) -> Any:
     # torch does not compare the checksums that it has written, and where a flipped bit makes a
     # record a folder it reads none, and returns whatever is in memory.
-    with zipfile.ZipFile(path) as archive:
+    with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+        if not archive.infolist():
+            raise zipfile.BadZipFile("there is nothing in it")
         if (bad := archive.testzip()) is not None:
             raise zipfile.BadZipFile(f"wrong checksum of {bad}")
         for info in archive.infolist():
             if info.external_attr & FOLDER:
                 raise zipfile.BadZipFile(f"wrong attributes of {info.filename}")
+            if info.compress_type != zipfile.ZIP_STORED:  # which could inflate to any size
+                raise zipfile.BadZipFile(f"{info.filename} is compressed")
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _newest_whole(damaged: Path) -> str:
     config = damaged.parent.parent / CONFIG
     given = f"--config {config} " if config.is_file() else ""
-    others = [path for path in damaged.parent.glob("*.ckpt") if path != damaged]
+    others = [p for p in damaged.parent.glob("*.ckpt") if p != damaged and p.is_file()]
     for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True):
         try:
             epoch = _read(path)["epoch"]

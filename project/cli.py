@@ -49,6 +49,7 @@ from project.parser import HelpFormatter, Parser, expand
 from project.plain import load_yaml
 from project.processes import SameStart, end_children, join, lost, misplaced
 from project.reports.outputs import write_outputs
+from project.restoring import from_checkpoint
 from project.resume import check_resumable, find_unfinished
 from project.run import (
     LAST,
@@ -185,7 +186,9 @@ class CLI(LightningCLI):
             facts = preprocessing(Path(path), self.checkpoint)
             config.data = PhotosDataModule(Path(config.images), facts, batch_size, megapixels)
         if self.checkpoint and self.subcommand == "fit":
-            self.doubts = check_resumable(self.checkpoint, self._plain_config(), self.record)
+            now = self._plain_config()
+            with from_checkpoint(path, restores=True):
+                self.doubts = check_resumable(self.checkpoint, now, self.record)
 
     def _choose_run(self, config: Namespace, run: Path | None) -> None:
         """The folder to train in: that of the run to resume, or a new one."""
@@ -325,7 +328,8 @@ class CLI(LightningCLI):
     def fit(self, model: L.LightningModule, **kwargs: Any) -> None:
         join(self.trainer.strategy, self.config.fit.max_wait_s)
         try:
-            self.trainer.fit(model, **kwargs | {"weights_only": True})
+            with from_checkpoint(self.config.fit.ckpt_path):
+                self.trainer.fit(model, **kwargs | {"weights_only": True})
         except DamagedImageError as error:  # of data that are read as they are needed
             end_children(self.trainer)
             raise DamagedImageError(f"{error}: {self._way_on()}") from None

@@ -4,8 +4,11 @@ A pipe, a device or a socket under the name of an image or of a checkpoint would
 for ever, and a device would be replaced by a file. Nothing here imports torch.
 """
 
+import csv
+import io
 import os
 import stat
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -78,6 +81,20 @@ def check_regular(path: Path | str) -> None:
         return
     if not stat.S_ISREG(mode):
         raise NotRegularError(path, mode)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise NotRegularError if a folder holds anything but regular files and folders."""
+    for entry in sorted(folder.iterdir()):
+        if not entry.is_dir():
+            check_regular(entry)
+
+
+def write_rows(path: Path, rows: Iterable[Sequence[Any]]) -> None:
+    """Write rows as CSV, whole; names of files that are not UTF-8 keep their bytes."""
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer).writerows(rows)
+    write_whole(path, buffer.getvalue().encode("utf-8", "surrogateescape"))
 
 
 def write_whole(path: Path, content: bytes | str) -> None:

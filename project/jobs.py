@@ -18,8 +18,9 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
-from project.reports.runs import runs_in
-from project.run import LAST, has_ended, is_free, read_record
+from project.files import check_regular
+from project.reports.runs import read_runs, runs_in
+from project.run import LAST, has_ended, is_free
 from project.variants import Variant
 
 POLL_S = 0.2
@@ -46,9 +47,9 @@ class Job:
 
     def record(self) -> dict[str, Any] | None:
         """Of the finished run of this seed, or else of the newest one."""
-        records = [read_record(run) | {"run": run} for run in runs_in(self.folder)]
+        records = [r | {"run": Path(r["run"])} for r in read_runs(runs_in(self.folder))[0]]
         key = (self.variant.sha256, self.seed)
-        own = [r for r in records if (r.get("config_sha256"), r.get("seed")) == key]
+        own = [r for r in records if (r["config_sha256"], r["seed"]) == key]
         ended = [record for record in own if has_ended(record)]
         return next(iter([*ended, *reversed(own)]), None)
 
@@ -71,6 +72,7 @@ class Job:
 
     def _train(self, resume: list[str], environment: dict[str, str]) -> None:
         new = [*self.variant.args, "--name", self.folder.name, "--seed_everything", str(self.seed)]
+        check_regular(self.log)
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "project", "fit", *(resume or new)],

@@ -2,12 +2,17 @@
 
 import csv
 import math
+import os
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+
+from project.files import check_regular, read_text, write_rows
 
 
 def is_rank_zero() -> bool:
@@ -32,21 +37,35 @@ class _ContinuingWriter(ExperimentWriter):
 
     def _check_log_dir_exists(self) -> None:
         """Where Lightning deletes the file of before, drop what the resumed run writes again."""
+        check_regular(self.metrics_file_path)
         if Path(self.metrics_file_path).is_file():
             self._rewrite_with_new_header([], self.first_step)
 
     def _rewrite_with_new_header(self, fieldnames: list[str], end: float = math.inf) -> None:
         """Keep the rows of the steps before `end`; a kill leaves the old file or the new one."""
         path = Path(self.metrics_file_path)
-        lines = path.read_text().splitlines(keepends=True)
+        lines = read_text(path).splitlines(keepends=True)
         rows = csv.DictReader(line for line in lines if line.endswith("\n"))  # not cut by a kill
         self.metrics_keys = fieldnames or list(rows.fieldnames or [])
-        partial = path.with_name(f".{path.name}")
-        with partial.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self.metrics_keys)
-            writer.writeheader()
-            writer.writerows(row for row in rows if int(row["step"]) < end)
-        partial.replace(path)
+        kept: list[list[Any]] = [self.metrics_keys]
+        try:
+            for row in rows:
+                if int(row["step"]) < end:
+                    kept.append([row.get(key) for key in self.metrics_keys])
+        except (KeyError, TypeError, ValueError, csv.Error) as error:
+            raise ValueError(f"{path} is damaged: it has rows without a step") from error
+        write_rows(path, kept)
+
+    def save(self) -> None:
+        """Write the new rows, all of them or none."""
+        path = Path(self.metrics_file_path)
+        size = path.stat().st_size if path.is_file() else None
+        try:
+            super().save()
+        except OSError as error:
+            with suppress(OSError):  # the folder may be gone
+                os.truncate(path, size or 0)
+            raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 class ContinuingCSVLogger(CSVLogger):

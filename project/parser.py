@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from project.explain import explain, nearest
 from project.failures import user_error
-from project.files import check_regular
+from project.files import check_folder, check_regular
 from project.naming import forbid_calls
 from project.plain import read_yaml
 from project.run import BEST, CONFIG, LAST, read_config, read_record
@@ -155,12 +155,13 @@ def find_config(name: str) -> Path:
 
 def _run_arguments(run: Path, command: str) -> list[str]:
     read_record(run)
+    check_folder(run)  # before another library opens one of its files
     read_config(run)
     arguments = ["--config", str(run / CONFIG), "--run", str(run)]
     if command in ("check", "lr_find"):  # which look at the untrained network
         return arguments
     checkpoint = run / (LAST if command == "fit" else BEST)
+    check_regular(checkpoint)
     if not checkpoint.is_file():
-        check_regular(checkpoint)
         raise UsageError(f"run {run} has no {checkpoint.relative_to(run)}")
     return [*arguments, "--ckpt_path", str(checkpoint)]

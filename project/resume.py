@@ -4,6 +4,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch.utilities import rank_zero_warn
+
 from project.pieces import pieces
 from project.run import (
     FINISHED,
@@ -41,7 +43,13 @@ def find_unfinished(folder: Path, locked: bool) -> Path | None:
     """
     for version in reversed(range(next_version(folder))):
         run = folder / f"version_{version}"
-        if not (run / LAST).is_file() or is_finished(read_record(run)):
+        if not (run / LAST).is_file():
+            continue
+        try:
+            if is_finished(read_record(run)):
+                continue
+        except ValueError as error:
+            rank_zero_warn(f"passed over: {error}")
             continue
         if locked or is_free(run):
             return run

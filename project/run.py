@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from project.files import write_whole
+from project.files import check_regular, open_regular, write_whole
 from project.plain import read_json, read_yaml
 
 RECORD, LOCK, PREDICTIONS = "run.json", ".lock", "predictions.csv"
@@ -86,6 +86,7 @@ def absent(folder: Path) -> list[Path]:
 
 def lock_run(run: Path) -> BaseFileLock | None:
     """Take a run for this process, or nothing if another process trains it."""
+    check_regular(run / LOCK)
     lock = FileLock(run / LOCK)
     try:
         lock.acquire(timeout=0.2)  # another process may be looking whether it is free
@@ -99,7 +100,7 @@ def is_free(run: Path) -> bool:
     try:
         import fcntl
 
-        with (run / LOCK).open() as file:
+        with open_regular(run / LOCK) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return True

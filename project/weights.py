@@ -25,7 +25,7 @@ def check_fits(path: Path, checkpoint: dict[str, Any], model: nn.Module, way_out
     if differing := _differing(checkpoint, model):
         name = differing[0]
         saved, wanted = checkpoint["state_dict"].get(name), model.state_dict().get(name)
-        old, new = ("absent" if t is None else tuple(t.shape) for t in (saved, wanted))
+        old, new = map(_form, (saved, wanted))
         raise ValueError(
             f"{path} holds another model than {type(model).__name__}: {len(differing)} tensors "
             f"differ, such as {name}, {old} in the file and {new} in the model. "
@@ -137,7 +137,14 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
 
 
+def _form(tensor: Tensor | None) -> str:
+    """Shape of a tensor, and whether its numbers are complex, of which a real part is left."""
+    if tensor is None:
+        return "absent"
+    return f"{'complex ' if tensor.is_complex() else ''}{tuple(tensor.shape)}"
+
+
 def _differing(checkpoint: dict[str, Any], model: nn.Module) -> list[str]:
-    saved = {name: tensor.shape for name, tensor in checkpoint["state_dict"].items()}
-    wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    saved = {name: _form(tensor) for name, tensor in checkpoint["state_dict"].items()}
+    wanted = {name: _form(tensor) for name, tensor in model.state_dict().items()}
     return sorted(name for name in saved | wanted if saved.get(name) != wanted.get(name))

@@ -387,3 +387,44 @@ def test_init_from_starts_a_new_run(finished: Path) -> None:
         assert torch.equal(checkpoint["state_dict"][name], before["state_dict"][name])
     steps = {int(state["step"]) for state in checkpoint["optimizer_states"][0]["state"].values()}
     assert steps == {3}
+
+
+def test_a_zip_without_anything_in_it_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "empty.ckpt"
+    zipfile.ZipFile(path, "w").close()
+    with pytest.raises(ValueError, match=r"empty.ckpt is damaged .*\(there is nothing in it\)"):
+        load_checkpoint(path)
+
+
+def test_a_compressed_checkpoint_is_not_inflated(tmp_path: Path) -> None:
+    torch.save({"state_dict": {"weight": torch.zeros(1000)}}, tmp_path / "stored.ckpt")
+    path = tmp_path / "packed.ckpt"
+    with zipfile.ZipFile(tmp_path / "stored.ckpt") as old, zipfile.ZipFile(path, "w", 8) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(ValueError, match=r"packed.ckpt is damaged .* is compressed"):
+        load_checkpoint(path)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*TorchScript:FutureWarning")
+def test_torchs_advice_to_run_the_file_is_not_passed_on(tmp_path: Path) -> None:
+    path = tmp_path / "script.ckpt"
+    torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), path)
+    with pytest.raises(ValueError, match="script.ckpt is damaged or no checkpoint") as error:
+        load_checkpoint(path)
+    assert "weights_only" not in str(error.value)
+
+
+def test_what_is_beside_a_damaged_checkpoint_is_named_if_it_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "damaged.ckpt").write_bytes(b"PK")
+    (tmp_path / "dangling.ckpt").symlink_to(tmp_path / "nowhere")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe.ckpt")
+    with pytest.raises(ValueError, match="damaged.ckpt is damaged") as error:
+        load_checkpoint(tmp_path / "damaged.ckpt")
+    assert "dangling" not in str(error.value)
+    assert "pipe" not in str(error.value)
+    torch.save({"state_dict": {}, "epoch": 3}, tmp_path / "whole.ckpt")
+    with pytest.raises(ValueError, match="newest whole one is .*whole.ckpt, of epoch 3"):
+        load_checkpoint(tmp_path / "damaged.ckpt")

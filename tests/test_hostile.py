@@ -1,11 +1,14 @@
 """A run folder, data or a config of a stranger: nothing that they name is called by any command."""
 
+import json
 import os
 import pickle
 import re
 import shutil
 import signal
+import stat
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +58,7 @@ FUNCTIONS = {
     "model.lr_scheduler": "schedule",
     "trainer.callbacks": "callback",
 }
+DEEP = 100_000  # levels
 COMMANDS = ["fit", "validate", "test", "predict", "export", "check", "lr_find", "compare", "runs"]
 
 
@@ -236,3 +240,179 @@ def test_every_command_survives_a_hostile_run(
     said = {name: says(*command(name, run)) for name in COMMANDS}
     assert any(said.values()) or what in ("formulas in the record", "pickled metrics")
     assert all(re.match(r"error: \S", line) for line in said.values() if line)
+
+
+def bomb(levels: int = 12) -> str:
+    """A config of some lines that stands for 9**levels values."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    for k in range(1, levels):
+        lines.append(f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]")
+    return "\n".join(lines)
+
+
+YAMLS = {
+    "recursive": "trainer: &a\n  callbacks: [*a]\nmodel: MLP\n",
+    "exploding": bomb(),
+    "deep": "trainer: " + "[" * DEEP,
+    "deep and closed": "trainer: " + "[" * DEEP + "]" * DEEP,
+    "deep by indentation": "- " * DEEP,
+    "a list": "- 1\n- 2\n",
+    "empty": "",
+    "latin": "name: caf\xe9",
+}
+JSONS = {
+    "empty": "{}",
+    "null": "null",
+    "deep": "[" * DEEP,
+    "deep and closed": "[" * DEEP + "]" * DEEP,
+    "deep objects": '{"metrics":' * DEEP,
+    "text": "not JSON",
+    "latin": '"caf\xe9"',
+    "wrong seed": {"seed": "0"},
+    "wrong metrics": {"metrics": [1, 2]},
+    "wrong metric": {"metrics": {"val/loss": "low"}},
+    "wrong end": {"stopped_by": 3},
+    "wrong epochs": {"epochs": "many", "best_epoch": [1]},
+    "wrong examples": {"examples": [1]},
+    "wrong version": {"version": {}},
+}
+
+
+@pytest.mark.parametrize("what", YAMLS)
+def test_any_yaml_is_one_sentence_within_a_second(
+    what: str, run: Path, says: Callable[..., str]
+) -> None:
+    (run / CONFIG).write_text(YAMLS[what], encoding="latin1")
+    for which in ("fit", "test", "export", "check", "runs"):
+        start = time.process_time()
+        said = says(*command(which, run))
+        assert time.process_time() - start < 2
+        assert "config.yaml" in said or which == "runs"
+    said = says("fit", f"--config={run / CONFIG}")
+    assert "config.yaml" in said or what in ("a list", "empty")
+
+
+def test_yaml_within_an_option_is_bounded_too(says: Callable[..., str]) -> None:
+    for text in ("&a [*a]", "{" + bomb().replace("\n", ", ") + "}"):
+        for option in ("--trainer.callbacks", "--model.width", "--trainer.max_epochs", "--model"):
+            start = time.process_time()
+            assert says(*FIT, f"{option}={text}")
+            assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize("what", JSONS)
+def test_any_record_is_one_sentence(what: str, run: Path, says: Callable[..., str]) -> None:
+    change = JSONS[what]
+    if isinstance(change, dict):
+        change = json.dumps(json.loads((run / RECORD).read_text()) | change)
+    (run / RECORD).write_text(change, encoding="latin1")
+    for which in ("fit", "test", "export"):
+        assert f"{run} is no run folder: " in says(*command(which, run))
+    assert not says("runs", str(run.parent))
+    assert says(*command("compare", run))
+    (run.parent / "seed_noise.json").write_text(change, encoding="latin1")
+    assert says(*command("compare", run))
+
+
+def test_an_unreadable_record_does_not_hide_the_other_runs(
+    run: Path, says: Callable[..., str]
+) -> None:
+    folder = run.parent
+    shutil.copytree(run, folder / "version_1")
+    (folder / "version_1" / RECORD).write_text("{}")
+    record = json.loads((run / RECORD).read_text()) | {"stopped_by": "SIGTERM"}
+    (run / RECORD).write_text(json.dumps(record))
+    options = [f"--trainer.default_root_dir={folder.parent}", f"--name={folder.name}"]
+    options += ["--ckpt_path=last", "--trainer.max_epochs=2"]
+    with pytest.warns(match="passed over: .*version_1 is no run folder"):
+        assert not says(*FIT, *options)
+    assert json.loads((run / RECORD).read_text())["epochs"] == 2
+
+
+def edited(checkpoint: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A checkpoint with another value somewhere; `...` removes what is there."""
+    place: Any = checkpoint
+    *parts, last = path.split("/")
+    for part in parts:
+        place = place[int(part) if isinstance(place, list) else part]
+    key = next((k for k in place if str(k).startswith(last)), last) if last else last
+    if value is ...:
+        del place[key]
+    else:
+        place[key] = value
+    return checkpoint
+
+
+EDITS: list[tuple[str, Any]] = [
+    ("state_dict", [1]),
+    ("state_dict/network", "text"),
+    ("epoch", "one"),
+    ("global_step", None),
+    ("loops", []),
+    ("loops/fit_loop", ...),
+    ("loops/fit_loop/epoch_progress", {}),
+    ("loops/fit_loop/epoch_progress/current/processed", "x"),
+    ("loops/fit_loop/epoch_loop.batch_progress", {"total": 1}),
+    ("optimizer_states", {}),
+    ("optimizer_states", [3]),
+    ("optimizer_states", [{"state": {}, "param_groups": [{}]}]),
+    ("lr_schedulers", [1]),
+    ("callbacks", 5),
+    ("callbacks/RNGState", 5),
+    ("callbacks/RNGState", {}),
+    ("callbacks/RNGState", {"ranks": [{"python": 1, "numpy": 2, "torch": 3}]}),
+    ("callbacks/BestCheckpoint", {"best_model_path": 3}),
+    ("SyntheticDataModule", []),
+    ("SyntheticDataModule", {"position": {}}),
+    ("SyntheticDataModule/position", {"epoch": "x"}),
+    ("config", "text"),
+    ("config", {"model": 3}),
+    ("metrics", {"val/loss": "low"}),
+    ("train_metrics", 3),
+    ("pytorch-lightning_version", 3),
+    ("hyper_parameters", "x"),
+]
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=str)
+def test_a_checkpoint_changed_by_hand_is_one_sentence(
+    edit: tuple[str, Any], run: Path, says: Callable[..., str]
+) -> None:
+    for path in (run / BEST, run / LAST):
+        torch.save(edited(torch.load(path, weights_only=True), *edit), path)
+    for which in ("fit", "test", "export"):
+        said = says(*command(which, run))
+        assert not said or ".ckpt" in said or "checkpoint" in said, said
+
+
+def test_weights_of_another_kind_are_refused(run: Path, says: Callable[..., str]) -> None:
+    checkpoint = torch.load(run / BEST, weights_only=True)
+    name = next(iter(checkpoint["state_dict"]))
+    checkpoint["state_dict"][name] = checkpoint["state_dict"][name].to(torch.complex64)
+    torch.save(checkpoint, run / BEST)
+    for which in ("test", "predict", "export"):
+        assert f"such as {name}, complex (" in says(*command(which, run))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize(
+    "name",
+    [RECORD, CONFIG, BEST, LAST, "metrics.csv", "predictions.csv", "hparams.yaml", ".lock"],
+    ids=str,
+)
+def test_no_command_waits_for_a_pipe(name: str | Path, run: Path, says: Callable[..., str]) -> None:
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    assert "is not a regular file but a pipe" in says(*command("fit", run))
+    for which in ("test", "compare", "runs"):
+        says(*command(which, run))  # which may not need the file
+    says("fit", f"--config={run / CONFIG}", f"--ckpt_path={run / LAST}")
+    assert stat.S_ISFIFO((run / name).stat().st_mode)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_config_within_a_config_is_no_pipe(tmp_path: Path, says: Callable[..., str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for option in ("model", "data", "trainer.callbacks", "early_stopping", "model.optimizer"):
+        assert says(*FIT, f"--{option}={tmp_path / 'pipe'}")
+    assert "pipe is not a regular file but a pipe" in says("fit", f"--config={tmp_path / 'pipe'}")

@@ -19,6 +19,7 @@ from project.callbacks.diagnosis import Diagnosis, smoothing_floor
 from project.callbacks.rehearsal import first_examples, rehearse
 from project.data.loader import Batch
 from project.data.stream import Split
+from project.files import write_whole
 
 SLOW = 0.75  # of the first loss: a model that is below it and still falls does learn
 NEAR_ZERO = 0.05  # of ln C: the right class has a probability of 0.89, of 10 classes
@@ -50,7 +51,7 @@ def write_verdicts(path: Path, verdicts: Sequence[Verdict]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     passed = all(verdict.passed for verdict in verdicts)
     table = {"passed": passed, "checks": [vars(verdict) for verdict in verdicts]}
-    path.write_text(json.dumps(table, indent=2) + "\n")
+    write_whole(path, json.dumps(table, indent=2) + "\n")
 
 
 class Check(Callback, ABC):

@@ -62,6 +62,9 @@ class RNGState(Callback):
     def load_state_dict(self, state_dict: dict[str, list[State]]) -> None:
         states = state_dict["ranks"]
         self._pending = states[self._rank % len(states)]
+        own = get_state(self._device)
+        set_state(self._pending, self._device)  # which fails here if it is not a random state
+        set_state(own, self._device)
 
     def _restore(self, *_: Any, **__: Any) -> None:
         if self._pending is not None:

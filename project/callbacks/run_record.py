@@ -15,6 +15,7 @@ from project.checkpoint import load_checkpoint
 from project.data.stream import StreamDataModule
 from project.direction import MODES, Mode
 from project.endings import ended_by
+from project.files import write_whole
 from project.run import (
     BEST,
     CONFIG,
@@ -96,7 +97,7 @@ class RunRecord(Callback):
         resumes = len(list(self.run.glob("config*.yaml")))
         name = f"config.resume_{resumes}.yaml" if resumes else CONFIG  # of the first start
         config = {key: value for key, value in self.config.items() if key != "ckpt_path"}
-        (self.run / name).write_text(yaml.safe_dump(config, sort_keys=False))
+        write_whole(self.run / name, yaml.safe_dump(config, sort_keys=False))
         write_record(self.run, self.record)
 
     def on_save_checkpoint(self, trainer: L.Trainer, _: Any, checkpoint: dict[str, Any]) -> None:

@@ -150,4 +150,5 @@ class StreamDataModule(L.LightningDataModule, ABC):
                 f"{type(self).__name__} holds other training or validation examples than those of "
                 "the checkpoint: restore them, or start a new run with --init_from"
             )
-        self._position = state_dict["position"]
+        position = state_dict["position"]
+        self._position = position | {key: int(position[key]) for key in ("epoch", "batch")}

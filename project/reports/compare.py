@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from project.classes import difference
+from project.plain import read_json
 from project.reports.runs import REPORT
 from project.reports.seed_noise import COLUMNS, SeedNoiseReport
 from project.reports.statistics import holm, pooled_std, welch
@@ -25,7 +26,9 @@ from project.usage import OptionParser
 def find_group(spec: str, metric: str | None) -> SeedNoiseReport:
     """The runs that a word of the command line names: those of its report, where there is one."""
     path = Path(spec) / REPORT
-    known = json.loads(path.read_text()) if path.is_file() else {}
+    known = read_json(path) if path.exists() else {}
+    if not isinstance(known, dict) or not isinstance(known.get("variants", 1), int):
+        raise ValueError(f"{path} is not a report of seed_noise")
     sha256, variants = known.get("config_sha256"), known.get("variants", 1)
     return replace(SeedNoiseReport.of(spec, metric, sha256, variants), name=spec.rstrip("/"))
 

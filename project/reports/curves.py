@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from project.direction import Mode, recorded_mode
-from project.files import write_whole
+from project.files import NotRegularError, write_whole
 from project.reports.runs import read_metrics
 from project.run import RECORD, read_record
 
@@ -118,11 +118,17 @@ def save_figure(figure: Figure, path: Path) -> bytes:
 
     A disk that can't be written to is a warning: no run ends because of a picture.
     """
-    buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=120)
+    png = to_png(figure)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, buffer.getvalue())
-    except OSError as error:
+        write_whole(path, png)
+    except (OSError, NotRegularError) as error:
         warnings.warn(f"can't write {path}: {error}", stacklevel=2)
+    return png
+
+
+def to_png(figure: Figure, dpi: int = 120) -> bytes:
+    """A figure as PNG, at so many dots per inch."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=dpi)
     return buffer.getvalue()

@@ -11,6 +11,8 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from numpy.typing import NDArray
 
+from project.files import write_whole
+
 BETA, MEMORY = 0.9, 10  # of the moving average, and the steps that it goes back
 DIVERGED = 4  # times the best smoothed loss
 
@@ -122,8 +124,10 @@ class LRRange:
         """Write `lr_find.json` and `lr_find.png`."""
         from matplotlib.figure import Figure
 
+        from project.reports.curves import to_png
+
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "lr_find.json").write_text(json.dumps(vars(self)) + "\n")
+        write_whole(folder / "lr_find.json", json.dumps(vars(self)) + "\n")
         figure = Figure(figsize=(7, 4), layout="constrained")
         axes = figure.add_subplot()
         smoothed = smooth(self.loss)
@@ -139,4 +143,4 @@ class LRRange:
         axes.set_ylim(0.9 * min(self.loss), 1.1 * top)  # without what diverged
         axes.set(xlabel="learning rate", ylabel="training loss", title="LR range test")
         axes.legend()
-        figure.savefig(folder / "lr_find.png", dpi=150)
+        write_whole(folder / "lr_find.png", to_png(figure, dpi=150))

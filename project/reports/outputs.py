@@ -3,7 +3,6 @@
 Legend: N examples, K classes.
 """
 
-import csv
 import math
 import sys
 from pathlib import Path
@@ -13,9 +12,9 @@ from torch import Tensor
 
 from project.data import ImageDataModule
 from project.data.photos import PhotosDataModule
+from project.files import write_rows
 from project.reports.curves import save_figure
 from project.reports.predictions import SHOWN, draw_photos
-from project.reports.runs import AS_CSV
 from project.run import PREDICTIONS
 
 TOP = 5  # classes of a photo
@@ -49,22 +48,18 @@ def write_predictions(path: Path, probabilities: Tensor, data: ImageDataModule) 
     indices = indices[: len(probabilities)]
     best, classes = probabilities.max(1)
     names = data.class_names
-    with path.open("w", **AS_CSV) as file:
-        writer = csv.writer(file)
-        writer.writerow(["index", "label", "prediction", "probability"])
-        columns = (indices, labels[indices], classes, best)
-        for i, label, k, p in zip(*(column.tolist() for column in columns), strict=True):
-            writer.writerow([i, names[label], names[k], f"{p:.4f}"])
+    columns = [column.tolist() for column in (indices, labels[indices], classes, best)]
+    rows = [
+        [i, names[label], names[k], f"{p:.4f}"] for i, label, k, p in zip(*columns, strict=True)
+    ]
+    write_rows(path, [["index", "label", "prediction", "probability"], *rows])
 
 
 def write_values(path: Path, values: Tensor, targets: Tensor) -> None:
     """Write target and predicted value, float (N,), of each test example as CSV, in their order."""
-    with path.open("w", **AS_CSV) as file:
-        writer = csv.writer(file)
-        writer.writerow(["index", "target", "prediction"])
-        pairs = zip(targets[: len(values)].tolist(), values.tolist(), strict=True)
-        for i, pair in enumerate(pairs):
-            writer.writerow([i, *(f"{value:.6g}" for value in pair)])
+    pairs = zip(targets[: len(values)].tolist(), values.tolist(), strict=True)
+    rows = [[i, *(f"{value:.6g}" for value in pair)] for i, pair in enumerate(pairs)]
+    write_rows(path, [["index", "target", "prediction"], *rows])
 
 
 def write_photos(folder: Path, probabilities: Tensor, data: PhotosDataModule) -> Path:
@@ -78,14 +73,13 @@ def write_photos(folder: Path, probabilities: Tensor, data: PhotosDataModule) ->
     ranked = probabilities.sort(dim=1, descending=True, stable=True)  # of equals the first is first
     best, classes = (part[:, :TOP].tolist() for part in ranked)
     suffixes = ["", *(f"_{k}" for k in range(2, len(best[0]) + 1))]
-    with path.open("w", **AS_CSV) as file:
-        writer = csv.writer(file)
-        writer.writerow(["path", *(f"{x}{k}" for k in suffixes for x in ("class", "probability"))])
-        for i in read:
-            pairs = zip(classes[i], best[i], strict=True)
-            writer.writerow(
-                [photos.paths[i], *(x for k, p in pairs for x in (names[k], f"{p:.4f}"))]
-            )
+    rows: list[list[Any]] = [
+        ["path", *(f"{x}{k}" for k in suffixes for x in ("class", "probability"))]
+    ]
+    for i in read:
+        pairs = zip(classes[i], best[i], strict=True)
+        rows.append([photos.paths[i], *(x for k, p in pairs for x in (names[k], f"{p:.4f}"))])
+    write_rows(path, rows)
     shown = read[:: math.ceil(len(read) / SHOWN)]
     said = [(names[classes[i][0]], best[i][0]) for i in shown]
     save_figure(draw_photos([photos[i] for i in shown], said, len(read)), folder / "images.png")

@@ -62,12 +62,16 @@ def look(run: Path) -> Record:
             return row | record | {"status": "finished" if finished else "running"}
         stopped = re.match("SIG|KeyboardInterrupt|max_time", stopped_by or "")
         status = f"stopped by {stopped_by}" if stopped else f"crashed: {stopped_by or 'killed'}"
-        return row | record | {"status": status, "resumable": zipfile.is_zipfile(run / LAST)}
+        return row | record | {"status": status, "resumable": _is_whole(run / LAST)}
     except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
         cause = error.__cause__ or error
         file = Path(getattr(cause, "filename", None) or RECORD).name
         reason = getattr(cause, "strerror", None) or str(cause).removeprefix(f"{run / RECORD} ")
         return row | {"status": f"broken: {file}: {reason}"}
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    return checkpoint.is_file() and zipfile.is_zipfile(checkpoint)
 
 
 def _so_far(run: Path, record: Record) -> Record:

@@ -10,11 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from project.files import NotRegularError, read_text
 from project.run import RECORD, has_ended, read_record
 
 REPORT, METRICS = "seed_noise.json", "metrics.csv"
-# Names of class folders can be any.
-AS_CSV: Any = {"newline": "", "encoding": "utf-8", "errors": "surrogateescape"}
 Record = dict[str, Any]
 
 
@@ -26,16 +25,32 @@ def runs_in(folder: Path) -> list[Path]:
 
 def read_metrics(run: Path) -> dict[str, list[tuple[int, float]]]:
     """Optimiser step and value of every row, by metric; `epoch` is one of them."""
-    if not (run / METRICS).is_file():
+    path = run / METRICS
+    if not path.exists():
         return {}
-    with (run / METRICS).open(newline="") as file:
-        rows = list(csv.DictReader(line for line in file if line.endswith("\n")))  # whole ones
     metrics: dict[str, list[tuple[int, float]]] = {}
-    for row in rows:
-        for name, value in row.items():
-            if value and name != "step":
-                metrics.setdefault(name, []).append((int(row["step"]), float(value)))
+    try:
+        lines = read_text(path).splitlines(keepends=True)
+        for row in csv.DictReader(line for line in lines if line.endswith("\n")):  # whole ones
+            for name, value in row.items():
+                if value and name != "step":
+                    metrics.setdefault(name, []).append((int(row["step"]), float(value)))
+    except NotRegularError:
+        raise
+    except (ValueError, TypeError, KeyError, csv.Error) as error:
+        raise ValueError(f"{path} is damaged: it has rows that are not metrics of steps") from error
     return metrics
+
+
+def read_runs(runs: Iterable[Path]) -> tuple[list[Record], list[str]]:
+    """Records of the runs that can be read, and why the others can't."""
+    records, unreadable = [], []
+    for run in runs:
+        try:
+            records.append(read_record(run) | {"run": str(run)})
+        except ValueError as error:
+            unreadable.append(str(error))
+    return records, unreadable
 
 
 def finished(
@@ -49,9 +64,8 @@ def finished(
         sha256: Of the config that the runs must have.
     """
     counted: dict[int, Record] = {}
-    left_out = []
-    for run in runs:
-        record = read_record(run) | {"run": str(run)}
+    records, left_out = read_runs(runs)
+    for record in records:
         seed, stopped_by = record["seed"], record["stopped_by"]
         value = record["metrics"].get(metric) if metric else 0.0
         twin = counted.get(seed)
@@ -69,7 +83,7 @@ def finished(
         else:
             counted[seed] = record
             continue
-        left_out.append(f"{run} (seed {seed}): {reason}")
+        left_out.append(f"{record['run']} (seed {seed}): {reason}")
     return [counted[seed] for seed in sorted(counted)], left_out
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from project.reports.runs import REPORT, Record, find_runs, finished
+from project.files import write_whole
+from project.reports.runs import REPORT, Record, find_runs, finished, read_runs
 from project.reports.statistics import detectable_effect, sampling_std, seeds_needed, t_interval
 from project.reports.tables import Scale, table
-from project.run import read_config, read_record
+from project.run import read_config
 
 COLUMNS = ("n", "mean", "95 % interval", "seed std")
 SETS = {"val": "validation", "test": "test", "train": "training"}
@@ -50,7 +51,7 @@ class SeedNoiseReport:
             ValueError: If fewer than two of the runs count, or they are of several configs.
         """
         runs = find_runs(str(spec))
-        configs = {read_record(run)["config_sha256"]: run.name for run in runs}
+        configs = {r["config_sha256"]: Path(r["run"]).name for r in read_runs(runs)[0]}
         if len(configs) > 1 and sha256 is None:
             such = " and ".join(sorted(configs.values())[:2])
             raise ValueError(
@@ -180,8 +181,10 @@ class SeedNoiseReport:
 
     def save(self, folder: Path) -> None:
         """Write the three files."""
-        from project.reports.seed_figures import draw_seeds  # 0.3 s to import
+        from project.reports.curves import to_png  # 0.3 s to import
+        from project.reports.seed_figures import draw_seeds
 
-        (folder / REPORT).with_suffix(".md").write_text(f"{self}\n", encoding="utf-8")
-        (folder / REPORT).write_text(json.dumps(self.json(), indent=2) + "\n")
-        draw_seeds(self).savefig((folder / REPORT).with_suffix(".png"), dpi=120)
+        path = folder / REPORT
+        write_whole(path.with_suffix(".md"), f"{self}\n")
+        write_whole(path, json.dumps(self.json(), indent=2) + "\n")
+        write_whole(path.with_suffix(".png"), to_png(draw_seeds(self)))

@@ -10,6 +10,7 @@ from statistics import mean
 from typing import Any
 
 from project.direction import Mode, recorded_mode
+from project.files import write_whole
 from project.reports.seed_noise import COLUMNS, SeedNoiseReport
 from project.reports.statistics import holm, pooled_std, welch
 from project.reports.tables import table
@@ -79,13 +80,14 @@ class SweepReport:
 
     def save(self, root: Path) -> Path:
         """Write `<name>-<settings>.md`, `.json` and `.png` beside the folders of the variants."""
-        from project.reports.seed_figures import draw_sweep  # 0.3 s to import
+        from project.reports.curves import to_png  # 0.3 s to import
+        from project.reports.seed_figures import draw_sweep
 
         settings = re.findall(r"(?:^|-)([A-Za-z_]\w*)=", self.label(self.reports[0]))
         path = root / f"{self.name}-{'-'.join(settings)}.md"
-        path.write_text(f"{self}\n", encoding="utf-8")
+        write_whole(path, f"{self}\n")
         rows = [{"name": report.name, **report.json()} for report in self.reports]
         result = {"metric": self.metric, "p": [None, *self.p_values], "variants": rows}
-        path.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
-        draw_sweep(self).savefig(path.with_suffix(".png"), dpi=120)
+        write_whole(path.with_suffix(".json"), json.dumps(result, indent=2) + "\n")
+        write_whole(path.with_suffix(".png"), to_png(draw_sweep(self)))
         return path

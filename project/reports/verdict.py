@@ -1,6 +1,7 @@
 """What a comparison of two groups of runs allows to say."""
 
 import csv
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from project.direction import recorded_mode
-from project.reports.runs import AS_CSV
+from project.files import read_bytes
 from project.reports.seed_noise import SeedNoiseReport
 from project.reports.statistics import Comparison, mcnemar, pooled_std, seeds_needed
 from project.reports.tables import Scale
@@ -124,5 +125,11 @@ def _median_predictions(group: SeedNoiseReport) -> list[list[str]]:
     if not files:
         return []
     _, path = sorted(files)[(len(files) - 1) // 2]
-    with path.open(**AS_CSV) as file:
-        return list(csv.reader(file))[1:]
+    try:
+        text = read_bytes(path).decode("utf-8", "surrogateescape")
+        rows = list(csv.reader(io.StringIO(text, newline="")))[1:]
+    except csv.Error as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if any(len(row) < 3 for row in rows):
+        raise ValueError(f"{path} is damaged: it has rows without a label and a prediction")
+    return rows
