@@ -39,6 +39,7 @@ from project.checkpoint import AtomicCheckpointIO, load_checkpoint
 from project.data.datamodule import ImageDataModule
 from project.data.image_files import MAX_MEGAPIXELS, DamagedImageError
 from project.data.photos import PhotosDataModule, preprocessing, stored_preprocessing
+from project.data.workers import lost_reader
 from project.explain import explain
 from project.failures import claim, user_error
 from project.loggers import is_rank_zero, run_loggers
@@ -453,7 +454,7 @@ def run(args: list[str]) -> int:
             raise
         raise ValueError(str(error)) from error
     except RuntimeError as error:
-        if sentence := lost(error) or misplaced(error):
+        if sentence := lost(error) or misplaced(error) or lost_reader(error):
             raise ValueError(sentence) from error
         if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise ValueError(f"--compile true: {str(error).splitlines()[0]}") from error

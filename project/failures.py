@@ -5,6 +5,7 @@ Nothing here imports torch.
 
 import atexit
 import hashlib
+import linecache
 import os
 import re
 import sys
@@ -12,6 +13,7 @@ import sysconfig
 import tempfile
 import time
 import traceback
+from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +22,7 @@ from project.usage import UsageError
 PACKAGE = Path(__file__).resolve().parent
 ROOMS = [PACKAGE / name for name in ("models", "data", "callbacks")]  # which a user adds files to
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
-# A process of a DataLoader sends its traceback as text.
+# A process that reads data sends its traceback as text.
 SENT = "Traceback (most recent call last)"
 SENT_FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (\S+)', re.M)
 FIRST_S = 1.0  # by which the first process is ahead when all of them fail alike
@@ -66,11 +68,20 @@ def frames(error: BaseException) -> list[Frame]:
         Frame(frame.filename, frame.lineno or 0, frame.name, frame.line or "")
         for frame in traceback.extract_tb(error.__traceback__)
     ]
-    if SENT in str(error):
-        found += [Frame(path, int(n), name) for path, n, name in SENT_FRAME.findall(str(error))]
+    for path, n, name in SENT_FRAME.findall(_sent(error)):
+        found.append(Frame(path, int(n), name, linecache.getline(path, int(n)).strip()))
     if isinstance(error, SyntaxError) and error.filename:
         found.append(Frame(error.filename, error.lineno or 0, "<module>"))
     return found
+
+
+def _sent(error: BaseException) -> str:
+    """Traceback of another process, in the message of an error or as its cause."""
+    parts = (
+        str(error),
+        str(error.__cause__) if isinstance(error.__cause__, RemoteTraceback) else "",
+    )
+    return next((part for part in parts if SENT in part), "")
 
 
 def user_error(error: BaseException | None) -> tuple[BaseException, Frame] | None:

@@ -1,5 +1,6 @@
 """The two checkpoints of a run: `best.ckpt` by the monitor, `last.ckpt` to resume from."""
 
+import shlex
 import shutil
 import signal
 import threading
@@ -145,12 +146,16 @@ class LastCheckpoint(callbacks.Checkpoint):
         if trainer.sanity_checking or self._activity == "validation":
             return
         if trainer.strategy.reduce_boolean_decision(self._signum > 0, all=False):
-            # As if validation stood in its first batch: a resumed run then repeats all of it.
-            progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
-            progress.reset()
-            progress.increment_ready()
-            progress.increment_started()
+            self._repeat_validation(trainer)
             self._save(trainer)
+
+    @staticmethod
+    def _repeat_validation(trainer: L.Trainer) -> None:
+        """As if validation stood in its first batch: a resumed run then repeats all of it."""
+        progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
+        progress.reset()
+        progress.increment_ready()
+        progress.increment_started()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._save(trainer)
@@ -158,8 +163,33 @@ class LastCheckpoint(callbacks.Checkpoint):
             self._give_signals_back()
             self._raise_if_interrupted(trainer)
 
-    def on_exception(self, *_: Any) -> None:
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
         self._give_signals_back()
+        # Other processes of the run are not there to take part in a save.
+        if isinstance(exception, Exception) and trainer.world_size == 1 and self._keep(trainer):
+            again = f"python -m project fit --run {shlex.quote(str(self.path.parent.parent))}"
+            print(f"Saved after step {trainer.global_step}. To continue: {again}")
+
+    def _keep(self, trainer: L.Trainer) -> bool:
+        """Save the steps that were done if an error came between two of them, as if the next batch
+        can't be read, or in validation. Returns whether they are saved."""
+        progress = trainer.fit_loop.epoch_loop.batch_progress.current
+        if trainer.training and progress.ready == progress.completed:
+            if progress.ready == 0:
+                return self.path.is_file()  # at the end of the epoch before
+            if not self._is_exact(trainer):
+                return False
+        elif trainer.validating and self._activity == "step":
+            self._repeat_validation(trainer)
+        else:
+            return False
+        try:
+            self._write(trainer)
+        except (OSError, ValueError):  # the disk is full, or weights are not finite
+            return False
+        return True
 
     def _is_due(self, trainer: L.Trainer) -> bool:
         minutes = (time.monotonic() - self._time) / 60
@@ -179,9 +209,7 @@ class LastCheckpoint(callbacks.Checkpoint):
         return not (followed or loop._should_accumulate() or ended_by(trainer))
 
     def _save(self, trainer: L.Trainer) -> None:
-        for logger in trainer.loggers:
-            logger.save()  # so that no row before the checkpoint can be lost
-        trainer.save_checkpoint(self.path, weights_only=False)
+        self._write(trainer)
         self._step, self._time = trainer.global_step, time.monotonic()
         self._raise_if_interrupted(trainer)
 
@@ -190,6 +218,11 @@ class LastCheckpoint(callbacks.Checkpoint):
         own = torch.tensor(self._signum, device=trainer.strategy.root_device)
         if signum := int(trainer.strategy.reduce(own, reduce_op="max")):
             raise Interrupted(signum)
+
+    def _write(self, trainer: L.Trainer) -> None:
+        for logger in trainer.loggers:
+            logger.save()  # so that no row before the checkpoint can be lost
+        trainer.save_checkpoint(self.path, weights_only=False)
 
 
 def run_checkpoints(

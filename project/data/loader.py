@@ -11,9 +11,10 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, SequentialSampler
+from torch.utils.data import Dataset, SequentialSampler
 
 from project.data.augment import Augment
+from project.data.workers import read_batches
 
 Images: TypeAlias = Tensor | Dataset[Tensor]
 Batch: TypeAlias = tuple[Tensor, Tensor]
@@ -35,6 +36,12 @@ class Normalize(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return images.float().mul_(self.scale).add_(self.shift)
+
+
+def _read_batch(dataset: Dataset[Tensor], batch: list[int]) -> Tensor:
+    if hasattr(dataset, "__getitems__"):  # torch's protocol for reading several at once
+        return torch.stack(dataset.__getitems__(batch))
+    return torch.stack([dataset[index] for index in batch])
 
 
 class TensorLoader:
@@ -187,14 +194,12 @@ class TensorLoader:
             return (self.images.index_select(0, shard) for shard in shards)
         # A rank without a share of the last batch reads one image to drop it, for its shape.
         batches = [shard.tolist() or [0] for shard in shards]
-        loader = DataLoader(
-            self.images,
-            batch_sampler=batches,
-            num_workers=self.num_workers,
-            collate_fn=torch.stack,
-            generator=generator(self.seed, self._drawn),  # else workers draw from the global one
-        )
-        return (images[: len(shard)] for images, shard in zip(loader, shards, strict=True))
+        if self.num_workers:
+            seed = generator(self.seed, self._drawn).initial_seed()  # not from the global generator
+            read: Iterable[Tensor] = read_batches(self.images, batches, self.num_workers, seed)
+        else:
+            read = (_read_batch(self.images, batch) for batch in batches)
+        return (images[: len(shard)] for images, shard in zip(read, shards, strict=True))
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose batches come next, from its first one unless it is resumed."""
