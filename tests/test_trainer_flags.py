@@ -190,3 +190,43 @@ def test_callbacks_that_change_what_the_config_records_are_refused(
     assert exit_code([*FIT, *QUIET, "--trainer.callbacks+", name]) == 2
     assert way_out in capsys.readouterr().err.replace("\n", " ")
     assert not Path("runs").exists()
+
+
+class Counter(Callback):
+    """Counts in a hook that its class does not define."""
+
+    calls = 0
+
+    def count(self, *_: Any, **__: Any) -> None:
+        self.calls += 1
+
+
+@pytest.mark.parametrize("how", ["before", "in setup", "in the first step", "on the class"])
+def test_a_hook_is_called_whoever_sets_it_and_whenever(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = ["on_train_batch_start", "on_train_batch_end", "on_before_zero_grad"]
+    hooks += ["on_before_backward", "on_after_backward", "on_before_optimizer_step"]
+    expected = 3 * len(hooks)
+
+    def switch_on(self: Counter) -> None:
+        for name in hooks:
+            setattr(self, name, self.count)
+
+    if how == "before":
+        monkeypatch.setattr(Counter, "__init__", switch_on)
+    elif how == "in setup":
+        monkeypatch.setattr(Counter, "setup", lambda self, *_, **__: switch_on(self))
+    elif how == "on the class":
+        monkeypatch.setattr(Counter, "setup", lambda *_, **__: on_the_class())
+    else:
+        monkeypatch.setattr(Counter, "on_train_epoch_start", lambda self, *_: switch_on(self))
+
+    def on_the_class() -> None:
+        for name in hooks:
+            monkeypatch.setattr(Counter, name, Counter.count)
+
+    option = ["--trainer.callbacks+", f"{__name__}.Counter", "--trainer.logger", "false"]
+    cli = main([*FIT, *QUIET, "--trainer.max_epochs", "1", *option])
+    (counter,) = [c for c in cli.trainer.callbacks if isinstance(c, Counter)]
+    assert counter.calls == expected

@@ -32,7 +32,9 @@ class MonitorCheck(Callback):
         if not followers and not trainer.checkpoint_callbacks:
             return
         if missing := _missing_validation(trainer):
-            raise ValueError(f"nothing measures {self.monitor} {missing}, or --monitor train/loss")
+            raise ValueError(
+                f"nothing measures {self.monitor} {missing}, or set --monitor train/loss"
+            )
         first, end = _first_validation(trainer), _end(trainer)
         if first <= end:
             return
@@ -49,8 +51,10 @@ class MonitorCheck(Callback):
 
     def _followers(self, trainer: L.Trainer) -> list[str]:
         """What can't do its work without the metric."""
+        own = (None, self.monitor)
         stopping = [c for c in trainer.early_stopping_callbacks if c.monitor == self.monitor]
-        schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
+        # A Task leaves it to the schedule, other models name a metric for each.
+        schedules = [c.scheduler for c in trainer.lr_scheduler_configs if c.monitor in own]
         found = [*stopping, *(s for s in schedules if isinstance(s, ReduceLROnPlateau))]
         return [type(follower).__name__ for follower in found]
 

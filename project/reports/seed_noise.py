@@ -94,7 +94,7 @@ class SeedNoiseReport:
     def sampling_std(self) -> float | None:
         """Of an accuracy, by the choice of the evaluation set, where its size is known."""
         number = self._examples
-        accuracy = self.metric.endswith("acc")
+        accuracy = self.metric.rsplit("/", 1)[-1] == "acc"
         return sampling_std(self.mean, number) if accuracy and number else None
 
     @property

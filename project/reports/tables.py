@@ -20,7 +20,7 @@ class Scale:
 
     @property
     def factor(self) -> int:
-        return 100 if self.metric.endswith("acc") else 1
+        return 100 if self.metric.rsplit("/", 1)[-1] == "acc" else 1
 
     @property
     def percent(self) -> str:

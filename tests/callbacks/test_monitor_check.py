@@ -115,7 +115,9 @@ def test_settings_that_measure_the_monitor_work(name: str, follower: str) -> Non
 @pytest.mark.parametrize("follower", ["plateau", "early stopping", "best checkpoint", "all"])
 @pytest.mark.parametrize("name", WITHOUT)
 def test_a_run_without_validation_is_refused_or_follows_training(name: str, follower: str) -> None:
-    with pytest.raises(ValueError, match=r"nothing measures val/loss .* or --monitor train/loss"):
+    with pytest.raises(
+        ValueError, match=r"nothing measures val/loss .* or set --monitor train/loss"
+    ):
         fit(follower, **WITHOUT[name])
     _, log = fit(follower, "train/loss", limit_val_batches=0, max_epochs=2)
     assert log.events == ["step"] * 2 * STEPS

@@ -68,6 +68,13 @@ def test_a_loss_is_a_number_without_points_or_sampling_std() -> None:
     assert report.sampling_std is None
 
 
+def test_only_an_accuracy_is_in_percent_and_has_a_sampling_std() -> None:
+    write_runs(Path("runs/a"), VALUES, metrics={"val/bacc": 0.5})
+    assert SeedNoiseReport.of(Path("runs/a"), "val/bacc").sampling_std is None
+    assert Scale("val/bacc", 0.1).value(0.5) == "0.50"
+    assert Scale("test/acc", 0.01).value(0.5) == "50.0 %"
+
+
 def test_without_the_number_of_images_there_is_no_sampling_std() -> None:
     write_runs(FOLDER, VALUES, examples={})
     assert "sampling" not in str(SeedNoiseReport.of(FOLDER))
