@@ -22,8 +22,8 @@ from lightning.pytorch.callbacks import (
     BatchSizeFinder,
     Callback,
     LearningRateFinder,
-    RichProgressBar,
 )
+from lightning.pytorch.callbacks import ProgressBar as LightningBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_info
@@ -42,11 +42,12 @@ from project.data.photos import PhotosDataModule, preprocessing, stored_preproce
 from project.data.workers import lost_reader
 from project.explain import explain
 from project.failures import claim, user_error
+from project.limits import check_limits
 from project.loggers import is_rank_zero, run_loggers
 from project.monitored import model_modes, monitor_mode
 from project.options import add_options
 from project.outcome import keep_test, not_of_the_run, remember
-from project.parser import HelpFormatter, Parser, expand
+from project.parser import HelpFormatter, Parser
 from project.plain import load_yaml
 from project.processes import SameStart, end_children, join, lost, misplaced
 from project.reports.outputs import write_outputs
@@ -64,8 +65,10 @@ from project.run import (
     run_of,
     summary,
 )
+from project.sources import expand, locate, only_config
+from project.switches import dropped_settings
 from project.trainer import Trainer
-from project.usage import OWN_MAIN, TEXTS, UsageError
+from project.usage import OWN_MAIN, TEXTS, UsageError, take_apart
 from project.weights import check_fits, check_same_classes, init_from, take_classes
 
 # Advertising, and a deprecation between the versions of Lightning and torch.
@@ -161,7 +164,13 @@ class CLI(LightningCLI):
         add_options(parser, next(iter(self.command), None))
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        self.config = parser.parse_args(expand(self.command))
+        expanded = expand(self.command)
+        try:
+            with only_config(expanded):
+                self.config = parser.parse_args(expanded)
+        except UsageError as error:
+            raise UsageError(locate(str(error), expanded[1:])) from error
+        self.given = take_apart(expanded[1:])
 
     def _parse_ckpt_path(self) -> None:
         """Keep the command line: Lightning would replace `--model.*` by what the checkpoint has."""
@@ -172,6 +181,11 @@ class CLI(LightningCLI):
         self.of_a_run = bool(run)
         if config.name is None:
             config.name = Path(str(config.config[0])).stem if config.config else "run"
+        plain = self._plain_config()
+        check_limits(plain)
+        options = {name for name, _ in self.given.settings}
+        for sentence in dropped_settings(map(Path, self.given.configs), options, plain):
+            rank_zero_info(sentence)
         if self.subcommand == "fit":
             self._choose_run(config, Path(run) if run else None)
         elif self.subcommand in WITH_RUN and not config.ckpt_path:
@@ -230,7 +244,7 @@ class CLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         trainer = self._get(self.config_init, "trainer")
         callbacks: list[Callback] = _listed(trainer.callbacks)
-        own_bar = any(isinstance(callback, RichProgressBar) for callback in callbacks)
+        own_bar = any(isinstance(callback, LightningBar) for callback in callbacks)
         if trainer.enable_progress_bar is not False and not own_bar:
             callbacks.append(ProgressBar())
         refuse_finders(callbacks)
@@ -458,5 +472,10 @@ def run(args: list[str]) -> int:
             raise ValueError(sentence) from error
         if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise ValueError(f"--compile true: {str(error).splitlines()[0]}") from error
+        if "without overflow" in str(error) and not user_error(error):
+            raise ValueError(
+                "a number is too large for the weights' precision: lower --model.optimizer.lr, or "
+                "set --trainer.precision 16-mixed instead of 16-true"
+            ) from error
         raise
     return 0 if all(verdict.passed for verdict in cli.verdicts) else 1

@@ -3,6 +3,7 @@
 import difflib
 import inspect
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -13,7 +14,17 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from project.usage import COMMANDS, OWN_MAIN
 
-BASES = {"lightning.LightningModule": "MLP", "lightning.LightningDataModule": "CIFAR10DataModule"}
+LONGEST = 300  # characters of a sentence
+KINDS = {"int": "a number", "float": "a number", "dict": "a mapping", "bool": "true or false"}
+# Lines by which jsonargparse says what it has tried, and not what is wrong.
+FRAME = (
+    "Expected an? |Does not validate|Subtypes:|Errors:|Given value|Problem with given|Not a valid"
+)
+FRAME += "|Subclass types expect|a class path|a dict |Type .* expects a function"
+BASES: dict[str, str] = {
+    "lightning.LightningModule": "MLP",
+    "lightning.LightningDataModule": "CIFAR10DataModule",
+}
 
 
 def explain(message: str, known: Iterable[str]) -> str:
@@ -25,16 +36,69 @@ def explain(message: str, known: Iterable[str]) -> str:
     """
     key = ".".join(re.findall(r'Parser key "(.+?)"', message))
     sentence = (
-        _refused_name(message, key)
+        _missing(message, key)
+        or _wrong_form(message, key)
+        or _refused_name(message, key)
         or _unknown_option(message, key, known)
         or _nothing_given(message, key)
+        or _no_value(message)
         or _no_command(message)
         or _refused_value(message, key)
     )
-    if not sentence:
-        plain = re.sub('Parser key ".+?":|Not of type [A-Z]\\w+:', "", message)
-        sentence = (f"--{key}: " if key else "") + " ".join(plain.split())
-    return sentence
+    sentence = " ".join((sentence or _most_specific(message, key)).split())
+    return sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST - 2]} …"
+
+
+def _missing(message: str, key: str) -> str:
+    """A package, a module or a class in a module that is not there."""
+    option = f"--{key}: " if key else ""
+    named = re.findall(r"class_path '(.+?)'", message)
+    if found := re.search(
+        r"Requirement '([\w-]+).*?' not met|pip install (?:-\S+ )*`?'?([\w-]+)", message
+    ):
+        package, kind = found[1] or found[2], named[-1].rpartition(".")[2] if named else "it"
+        return f"{option}{kind} needs a package that is not installed: pip install {package}"
+    if found := re.search(r"No module named '(.+?)'", message):
+        return f"{option}there is no module {found[1]!r} to import from"
+    if found := re.search(r"module '(.+?)' has no attribute '(.+?)'", message):
+        there = vars(sys.modules[found[1]]) if found[1] in sys.modules else {}
+        return f"{option}module {found[1]} has no {found[2]}{nearest(found[2], there)}"
+    if found := re.search(
+        r"Multiple subclasses with name (\w+)\. .*ambiguity: (.+?)\.?$", message, re.M
+    ):
+        return f"{option}there are several classes {found[1]}, name one in full: {found[2]}"
+    return ""
+
+
+def _given_value(message: str) -> str:
+    pattern = r"val='(.*?)'\)|(?:Got|Given) value: (.*?)(?:\. Got .*)?$"
+    given = re.search(pattern, message, re.M)
+    return (given[1] or given[2] or "") if given else "?"
+
+
+def _wrong_form(message: str, key: str) -> str:
+    """A value that YAML reads as something else than its writer meant."""
+    value = _given_value(message)
+    if found := re.search(r"expected str, bytes or os.PathLike object, not (\w+)", message):
+        kind = KINDS.get(found[1], found[1])
+        return (
+            f"--{key}: expected a path, got what YAML reads as {kind}: put it in quotes (on the "
+            "command line, within those of the shell)"
+        )
+    if re.search(r"Expected a <?(?:class ')?(?:tuple|list)", message) and value.startswith("("):
+        return f"--{key}: got {value}: write a list in brackets, as [{value.strip('()')}]"
+    return ""
+
+
+def _most_specific(message: str, key: str) -> str:
+    """What is left without the frame that jsonargparse puts around each type that was tried."""
+    lines = [
+        re.sub(r"^[\s-]+|Parser key \".+?\":|Not of type [A-Z]\w+:", "", line)
+        for line in message.splitlines()
+    ]
+    lines = [line.strip() for line in lines if line.strip() and not re.match(FRAME, line.strip())]
+    text = lines[0] if lines else "this value can't be used here"
+    return f"--{key}: {text}" if key else text
 
 
 def _refused_name(message: str, key: str) -> str:
@@ -84,6 +148,11 @@ def _nothing_given(message: str, key: str) -> str:
     return "no model or no data named: a preset comes after a config, as in --config cifar"
 
 
+def _no_value(message: str) -> str:
+    found = re.search(r"argument (\S+): expected (?:one|at least one) argument", message)
+    return f"{found[1]} needs a value" if found else ""
+
+
 def _no_command(message: str) -> str:
     if 'expected "subcommand"' not in message and "invalid choice" not in message:
         return ""
@@ -107,11 +176,11 @@ def _refused_value(message: str, key: str) -> str:
     if nested and not key.endswith(nested[1]):  # an option of what is no class, as --run.root
         return f"unknown option --{key}.{nested[1]}: --{key} has none of its own"
     if kinds and key:
-        given = re.search(r"val='(.*?)'\)|(?:Got|Given) value: (.*?)(?:\. Got .*)?$", message, re.M)
-        value = (given[1] or given[2]) if given else "?"
-        return f"--{key}: expected {' or '.join(dict.fromkeys(kinds))}, got {value!r}"
+        return (
+            f"--{key}: expected {' or '.join(dict.fromkeys(kinds))}, got {_given_value(message)!r}"
+        )
     if found := re.search(r"Expected a dot import path string: (\S+)", message):
-        return f"no class {found[1]!r} for --{key}{nearest(found[1], _class_names())}"
+        return f"no class {found[1]!r} for --{key}{nearest(found[1], _class_names(key))}"
     return ""
 
 
@@ -129,11 +198,17 @@ def _arguments(class_path: str) -> set[str]:
     return names - {"self", "args", "kwargs"}
 
 
-def _class_names() -> set[str]:
+def _class_names(key: str) -> set[str]:
     def names(kind: type[Any]) -> Iterator[str]:
         for child in kind.__subclasses__():
             yield child.__name__
             yield from names(child)
 
-    bases = (LightningModule, LightningDataModule, Callback, Optimizer, LRScheduler)
+    kinds: dict[str, type[Any]] = {
+        "model": LightningModule,
+        "data": LightningDataModule,
+        "trainer.callbacks": Callback,
+    }
+    kinds |= {"model.optimizer": Optimizer, "model.lr_scheduler": LRScheduler}
+    bases = [kinds[key]] if key in kinds else list(kinds.values())
     return {name for base in bases for name in names(base)}

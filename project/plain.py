@@ -26,6 +26,7 @@ class Bounded:
         sizes: dict[int, int] = {}
         if _size(node, sizes, 0) > len(sizes) + REPEATED:
             raise yaml.YAMLError(f"its aliases stand for more than {REPEATED:,} values")
+        _refuse_repeated_keys(node)
         return self.construct_document(node)  # type: ignore[attr-defined]
 
 
@@ -51,6 +52,38 @@ def _size(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
     elif sizes[id(node)] < 0:
         raise yaml.YAMLError("it has an alias within the value that the alias stands for")
     return sizes[id(node)]
+
+
+def _refuse_repeated_keys(node: yaml.Node) -> None:
+    """PyYAML takes the last value of a key that is there twice, and drops the others silently."""
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
+                problem = f"{key.value!r} is there twice, first in line {seen[key.value]}"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            if isinstance(key, yaml.ScalarNode):
+                seen[key.value] = line
+            _refuse_repeated_keys(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _refuse_repeated_keys(value)
+
+
+def setting_lines(text: str) -> dict[str, int]:
+    """Lines, from 1, of the settings of a config, by their names on the command line."""
+    lines: dict[str, int] = {}
+
+    def note(node: yaml.Node | None, name: str) -> None:
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else []:
+            inside = key.value in ("class_path", "init_args")
+            inner = name if inside else f"{name}.{key.value}".lstrip(".")
+            lines.setdefault(inner, key.start_mark.line + 1)
+            note(value, inner)
+
+    note(yaml.compose(text, Loader), "")
+    return lines
 
 
 def load_yaml(text: str) -> Any:

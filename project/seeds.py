@@ -24,8 +24,8 @@ from rich.text import Text
 
 from project.jobs import Job, work
 from project.reports.runs import read_metrics
-from project.usage import OptionParser, UsageError
-from project.variants import Variant, config_name, variants
+from project.usage import OptionParser, UsageError, check_name, take_apart
+from project.variants import Variant, variants
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -124,7 +124,8 @@ def main(args: list[str]) -> int:
     options, rest = parser.parse_known_args(args)
     if options.jobs < 1:
         parser.error(f"--jobs {options.jobs} must be 1 or more")
-    seeds, name = parse_seeds(options.seeds), options.name or config_name(rest)
+    seeds, name = parse_seeds(options.seeds), options.name or take_apart(rest).name
+    check_name(name)
     with ThreadPoolExecutor(1) as pool:
         checked = pool.submit(variants, name, options.sweep, rest)
         for module in ("project.reports.seed_figures", "scipy.stats"):

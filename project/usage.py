@@ -1,7 +1,9 @@
 """The commands, the options of those with their own parser, and the error of a command line."""
 
 import argparse
-from typing import NoReturn
+from itertools import pairwise
+from pathlib import Path, PurePath
+from typing import NamedTuple, NoReturn
 
 DEFAULT_CONFIG = "synthetic"  # which can be tried without any data
 COMMANDS = ("fit", "validate", "test", "predict", "check", "lr_find")
@@ -47,3 +49,65 @@ class OptionParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}: see {self.prog} --help")
+
+
+def check_name(name: str) -> None:
+    """Refuse the name of a run whose folder would not be below the folder of all runs."""
+    path = PurePath(name)
+    if not path.parts or path.is_absolute() or ".." in path.parts or not name.isprintable():
+        raise UsageError(f"--name {name!r} is not the name of a folder below the folder of runs")
+
+
+class Given(NamedTuple):
+    """Arguments of a command of COMMANDS, taken apart.
+
+    Args:
+        configs: Values of `--config`, in their order.
+        run: Value of `--run`, if any.
+        options: All other arguments, in their order.
+    """
+
+    configs: list[str]
+    run: str | None
+    options: list[str]
+
+    @property
+    def settings(self) -> list[tuple[str, str]]:
+        """Names of the options, without dashes, and their values, which may be empty."""
+        pairs = []
+        for arg, value in pairwise([*self.options, ""]):
+            if arg.startswith("--"):
+                name, equals, own = arg[2:].partition("=")
+                value = own if equals else "" if value.startswith("--") else value
+                pairs.append((name.replace(".init_args", ""), value))
+        return pairs
+
+    @property
+    def has_config(self) -> bool:
+        """Whether it says what is to be trained on what."""
+        names = {name for name, _ in self.settings}
+        return bool(self.configs or self.run) or {"model", "data"} <= names
+
+    @property
+    def name(self) -> str:
+        """Name of the run, unless `--name` gives another one."""
+        if not self.has_config:
+            return DEFAULT_CONFIG
+        return Path(self.configs[0]).stem if self.configs else "run"
+
+
+class _Sources(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        name = message.removeprefix("argument ").split(":")[0].split("/")[-1]
+        raise UsageError(f"{name} needs a value")
+
+
+def take_apart(args: list[str]) -> Given:
+    """Tell configs and a run from the other options, wherever they stand."""
+    parser = _Sources(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    parser.add_argument("-c", "--config", action="append", default=[])
+    parser.add_argument("--run", default=None)
+    found, options = parser.parse_known_args(args)
+    if found.run == "":
+        raise UsageError("--run needs a value")
+    return Given(found.config, found.run, options)

@@ -13,7 +13,7 @@ from typing import Any
 
 from project.plain import load_yaml
 from project.run import config_sha256
-from project.usage import DEFAULT_CONFIG, UsageError
+from project.usage import UsageError
 
 CHOSEN = ("--seed_everything", "--run", "--ckpt_path", "--print_config")
 
@@ -54,12 +54,6 @@ def variant_names(sweeps: Sequence[str]) -> dict[str, list[str]]:
             raise UsageError(f"two variants of the sweep would have the folder {name}")
         names[name] = [f"--{key}={value}" for key, value in pairs]
     return names
-
-
-def config_name(args: list[str]) -> str:
-    """The name that `fit` gives its runs: that of the first config."""
-    found = re.search(r"(?:^|\0)(?:-c|--config)[=\0]([^\0]+)", "\0".join(args))
-    return Path(found[1] if found else DEFAULT_CONFIG).stem
 
 
 def configure(args: list[str]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from project.checkpoint import load_checkpoint
 from project.classes import difference, positions, same_names, saved_classes
 from project.models.classifier import Classifier
 
+LISTED = 6  # names that are listed; more are counted
+
 
 def check_fits(path: Path, checkpoint: dict[str, Any], model: nn.Module, way_out: str = "") -> None:
     """Refuse a checkpoint of another model, by names and shapes of the tensors.
@@ -134,7 +136,10 @@ def _head(model: nn.Module, num_classes: int) -> set[str]:
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
+    ordered = sorted(names)
+    if len(ordered) <= LISTED:
+        return ", ".join(ordered)
+    return f"{len(ordered)} tensors, from {ordered[0]} to {ordered[-1]}"
 
 
 def _form(tensor: Tensor | None) -> str:

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from project import models
 from project.callbacks import EarlyStopping
 from project.cli import CLI
-from project.parser import FOLLOWS, config_folder
+from project.sources import FOLLOWS, config_folder
 from project.usage import COMMANDS, OWN_MAIN
 
 NAME = CLI.__module__.partition(".")[0]  # of the package and of its command

@@ -21,9 +21,9 @@ from torch.optim import SGD, AdamW
 from project.cli import CLI, main
 from project.data import FashionMNISTDataModule, SyntheticDataModule
 from project.models import MLP, ResNet18
-from project.parser import config_folder, expand
 from project.run import claim_run, lock_run
 from project.signals import SIGNALS
+from project.sources import config_folder, expand
 from project.usage import UsageError
 
 TINY = ["--data.train_size", "48", "--data.val_size", "20", "--data.test_size", "20"]

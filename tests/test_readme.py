@@ -12,7 +12,7 @@ from PIL import Image
 
 from project.cli import main
 from project.data.cifar10 import BATCHES
-from project.parser import config_folder
+from project.sources import config_folder
 from project.usage import OWN_MAIN
 
 ROOT = Path(__file__).parents[1]

@@ -18,8 +18,8 @@ from project import jobs
 from project.jobs import environment, visible_gpus
 from project.run import lock_run, read_record, write_record
 from project.seeds import main, parse_seeds
-from project.usage import UsageError
-from project.variants import config_name, parse_sweep, variant_names
+from project.usage import UsageError, take_apart
+from project.variants import parse_sweep, variant_names
 
 ROOT = Path(__file__).parents[1]
 RUNS = Path("runs/synthetic")
@@ -300,9 +300,11 @@ def test_options_that_it_sets_by_itself_or_that_make_no_sense(args: list[str]) -
 
 
 def test_name_is_that_of_the_first_config() -> None:
-    assert config_name(["--config", "configs/cifar.yaml", "--config", "presets/bf16"]) == "cifar"
-    assert config_name(["--x", "1", "-c=mine/a.b.yaml"]) == "a.b"
-    assert config_name(["--x", "1"]) == "synthetic"
+    presets = ["--config", "configs/cifar.yaml", "--config", "presets/bf16"]
+    assert take_apart(presets).name == "cifar"
+    assert take_apart(["--x", "1", "-c=mine/a.b.yaml"]).name == "a.b"
+    assert take_apart(["--x", "1"]).name == "synthetic"
+    assert take_apart(["--model", "MLP", "--data=SyntheticDataModule"]).name == "run"
 
 
 def test_share_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
