@@ -14,6 +14,7 @@ from torch import Tensor
 
 from project.files import check_regular, open_regular
 from project.run import CONFIG
+from project.storable import storable
 
 # What zipfile and torch raise where bytes are missing or bits are flipped.
 DAMAGE = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError, ValueError)
@@ -29,13 +30,18 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes beside the place, flushes to disk and renames: at any instant there is a whole file.
 
     Lightning writes to the temporary folder, and moves the file byte by byte where that is on
-    another disk.
+    another disk. The first file of a run is read back, so that none ends with files that can't be.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_read_back = False
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
     ) -> None:
         path = Path(path)
+        checkpoint = {key: storable(part, str(key)) for key, part in checkpoint.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
         check_regular(path)
         for left in path.parent.glob(".*.ckpt.*"):  # by a save that was killed
@@ -47,7 +53,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 torch.save(checkpoint, file)
                 file.flush()
                 os.fsync(file.fileno())
+            if not self._is_read_back:  # for what the first one holds, all the others do
+                if fault := _fault(_read(partial)):
+                    raise ValueError(f"{path} was not saved: it could not be loaded ({fault})")
+                self._is_read_back = True
             partial.replace(path)
+        except pickle.UnpicklingError as error:
+            what = str(error).splitlines()[0]
+            raise ValueError(f"{path} was not saved: it could not be loaded ({what})") from error
         except (OSError, RuntimeError) as error:  # torch hides an OSError behind a RuntimeError
             cause = error.__context__ if isinstance(error.__context__, OSError) else error
             kept = "; the file before it is kept" if path.is_file() else ""
@@ -89,7 +102,7 @@ def _fault(checkpoint: dict[str, Any]) -> str:
     for name, kind in PARTS.items():
         if name in checkpoint and not isinstance(checkpoint[name], kind):
             return f"its {name} is of type {type(checkpoint[name]).__name__}"
-    for name, weight in checkpoint["state_dict"].items():
+    for name, weight in checkpoint.get("state_dict", {}).items():
         if not isinstance(name, str) or not isinstance(weight, Tensor):
             return f"{str(name)[:80]} in its state_dict is of type {type(weight).__name__}"
         if weight.layout != torch.strided:

@@ -14,6 +14,7 @@ from project.callbacks.monitors import StepMonitor, TensorBoardRecord
 from project.callbacks.pictures import CurvesMonitor, PredictionGrid
 from project.callbacks.restore_best import RestoreBest
 from project.callbacks.run_record import RunRecord
+from project.callbacks.storable import StorableCheck
 from project.direction import Mode
 
 
@@ -52,5 +53,6 @@ def run_callbacks(
     callbacks += [TensorBoardRecord(config)]
     callbacks += [CurvesMonitor(), pictures]
     if trainer["enable_checkpointing"] is not False:
+        callbacks.append(StorableCheck())
         callbacks += run_checkpoints(run, monitor, modes[monitor], last)
     return callbacks
