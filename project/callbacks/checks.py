@@ -62,6 +62,7 @@ class Check(Callback, ABC):
 
     split: Split = "train"
     examples = 1
+    budget_s = math.inf  # of its optimiser steps, of which it does one at least
 
     @abstractmethod
     def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
@@ -77,13 +78,20 @@ class Check(Callback, ABC):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.ckpt_path is not None:
             return  # a run that goes on was looked at when it began
-        rank_zero_info(f"Pre-flight: {type(self).__name__}")
-        verdict = self.measure(trainer, pl_module)
+        verdict = self.announced(trainer, pl_module)
         if not verdict.passed:
             raise ValueError(
                 f"this run was not started: {verdict.diagnosis} ({verdict.name}; to start it all "
                 "the same: --preflight false)"
             )
+        if verdict.diagnosis:
+            rank_zero_info(f"{verdict.name} passed: {verdict.diagnosis}")
+
+    def announced(self, trainer: L.Trainer, model: L.LightningModule) -> Verdict:
+        """The verdict, after saying that one is being made, and how long it may take."""
+        longest = f", {self.budget_s:g} s at most" if self.budget_s < math.inf else ""
+        rank_zero_info(f"Pre-flight: {type(self).__name__}{longest}")
+        return self.measure(trainer, model)
 
     def verdict(self, fault: str, **measured: Any) -> Verdict:
         return Verdict(type(self).__name__, not fault, fault, measured)
@@ -97,25 +105,27 @@ class OverfitOneBatch(Check):
 
     A copy is trained on a fixed batch by the run's own training step, precision, clipping and
     optimiser, at its learning rate without the schedule and without augmentation, until the loss is
-    near zero and each prediction right. Whoever learns slowly but surely passes as well.
+    near zero and each prediction right. Whoever learns slowly but surely passes as well, and so
+    does what could not be found out: in the time, or because most of the network is frozen.
     """
 
     examples = 32
     num_steps = 200  # after which it must be done
+    budget_s = 30.0
 
     def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
         start = time.monotonic()
         classes = getattr(model, "num_classes", int(batch[1].max()) + 1)
         floor = smoothing_floor(getattr(model, "label_smoothing", 0.0), classes)
         enough = floor + NEAR_ZERO * math.log(classes)
-        seen, trained = rehearse(trainer, model, batch, self.num_steps, enough)
+        seen, trained = rehearse(trainer, model, batch, self.num_steps, enough, self.budget_s)
         diagnosis = Diagnosis(batch, model, trained, seen)
-        fault = next(diagnosis.faults(), "")
+        fault, note = next(diagnosis.faults(), ""), ""
         first, last = (seen.losses[0], seen.losses[-1]) if seen.losses else (math.nan, math.nan)
         slow = last - floor < SLOW * (first - floor) and diagnosis.still_falling
         if not (fault or seen.succeeded or slow):
-            fault = next(diagnosis.reasons())
-        return self.verdict(
+            fault, note = self._why(diagnosis)
+        verdict = self.verdict(
             fault,
             steps=len(seen.losses),
             loss_first=first,
@@ -124,3 +134,16 @@ class OverfitOneBatch(Check):
             accuracy=seen.accuracy,
             seconds=time.monotonic() - start,
         )
+        verdict.diagnosis = fault or note
+        return verdict
+
+    def _why(self, diagnosis: Diagnosis) -> tuple[str, str]:
+        """What is wrong, or what could not be found out."""
+        seen = diagnosis.seen
+        went = f"the loss went from {seen.losses[0]:.3g} to {seen.losses[-1]:.3g}"
+        unknown = f"whether the model can learn one batch by heart was not found out: {went}"
+        if seen.out_of_time:
+            time_s = f"{len(seen.losses)} steps, all that fit into {self.budget_s:g} s"
+            return "", f"{unknown} in {time_s}"
+        fault = next(diagnosis.reasons(), "")
+        return fault, "" if fault else f"{unknown}, and {diagnosis.frozen()}"

@@ -10,7 +10,15 @@ from torch.utils.data import DataLoader
 
 from project.callbacks.checks import Check, OverfitOneBatch, Verdict
 from project.callbacks.init_loss import InitLossCheck, label_entropy
-from project.callbacks.rehearsal import bare_trainer, copy_of, few, layers_in_mode, rehearse, unseen
+from project.callbacks.rehearsal import (
+    bare_trainer,
+    copy_of,
+    few,
+    layers_in_mode,
+    mostly_frozen,
+    rehearse,
+    unseen,
+)
 from project.data.datamodule import ImageDataModule
 from project.data.loader import Batch
 
@@ -22,15 +30,18 @@ class ZeroInputCheck(Check):
     """
 
     examples = 32
+    num_steps = 50
+    budget_s = 30.0
 
     def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
         images, labels = batch
-        loss, loss_of_zeros = (
-            rehearse(trainer, model, (inputs, labels), 50)[0].cross_entropy
-            for inputs in (images, torch.zeros_like(images))
-        )
+        seen, _ = rehearse(trainer, model, batch, self.num_steps, budget_s=self.budget_s / 2)
+        zeros = (torch.zeros_like(images), labels)
+        steps = max(len(seen.losses), 1)  # the same for both
+        seen_of_zeros, _ = rehearse(trainer, model, zeros, steps)
+        loss, loss_of_zeros = seen.cross_entropy, seen_of_zeros.cross_entropy
         entropy = label_entropy(labels)
-        fault = ""
+        fault = note = ""
         if loss_of_zeros < 0.8 * entropy:
             fault = (
                 f"images of zeros train to a loss of {loss_of_zeros:.3g}, where the entropy of the "
@@ -38,7 +49,11 @@ class ZeroInputCheck(Check):
             )
         elif math.inf > loss >= loss_of_zeros:
             fault = f"images train no better than zeros ({loss:.3g} and {loss_of_zeros:.3g})"
-        return self.verdict(fault, loss=loss, loss_of_zeros=loss_of_zeros, entropy=entropy)
+            if seen.out_of_time or mostly_frozen(model):
+                fault, note = "", f"not found out: in {steps} steps, {fault}"
+        verdict = self.verdict(fault, loss=loss, loss_of_zeros=loss_of_zeros, entropy=entropy)
+        verdict.diagnosis = fault or note
+        return verdict
 
 
 class EvaluationCheck(Check):
@@ -138,7 +153,7 @@ class Preflight(Callback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         for check in self.checks:
             try:
-                verdict = check().measure(trainer, pl_module)
+                verdict = check().announced(trainer, pl_module)
             except Exception as error:  # of the user's code, which may fail in one check alone
                 verdict = Verdict(check.__name__, False, f"{type(error).__name__}: {error}")
             self.verdicts.append(verdict)

@@ -14,11 +14,12 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import get_total_norm
 
-from project.callbacks.rehearsal import Witness, few, unseen
+from project.callbacks.rehearsal import Witness, few, frozen_share, mostly_frozen, unseen
 from project.data.loader import Batch
 
 DEAD = 0.9  # share of a layer's units that are 0 for every example
 FORGETTING = 0.01  # share of the weights that decays at a step; usual are 1e-5 to 1e-3
+FIRST_GRADIENTS = 10  # steps in which each parameter has one; some begin behind a factor of zero
 GAP = 0.02  # by which a loss is not the cross-entropy of outputs and labels
 RISEN = 3  # times the first loss, where training diverges
 STUCK = 0.01  # relative change of the weights below which nothing was learnt
@@ -97,7 +98,7 @@ class Diagnosis:
             yield f"the optimiser does not hold {names}: it needs all of the model, and of no copy"
         if not any(group["lr"] for group in seen.groups):
             yield "the learning rate is 0"
-        if seen.silent:
+        if seen.silent and not (seen.out_of_time and len(seen.losses) < FIRST_GRADIENTS):
             cause = self._dead_units() or self._constant() or "it is detached, or not used"
             yield f"no gradient reaches {few(seen.silent)}: {cause}"
 
@@ -120,6 +121,10 @@ class Diagnosis:
         yield from self._wrong_outputs(last)
         if (moved := self._movement()) < STUCK:
             yield f"{course}, and the weights moved by {moved:.1e} of their size: {rate} is too low"
+        if mostly_frozen(self.after):
+            if sum(p.numel() for p in self.after.parameters() if p.requires_grad) < len(labels):
+                yield f"{self.frozen()}: too few to learn {len(labels)} images by heart"
+            return  # the frozen part bounds how well one batch can be learnt
         if last > first:
             yield f"{course}, and was {highest:.3g} between: {rate} is too high"
         if cause := self._dead_units() or self._constant():
@@ -133,6 +138,14 @@ class Diagnosis:
         network = f"the network, of {sum(p.numel() for p in self.after.parameters()):,} parameters"
         plateau = f"the loss stays at {last:.3g} and the accuracy at {seen.accuracy:.2f}"
         yield f"{plateau}: {network}, can't tell these images apart"
+
+    def frozen(self) -> str:
+        """What is frozen, and what is left."""
+        trained = [(n, p.numel()) for n, p in self.after.named_parameters() if p.requires_grad]
+        total = sum(p.numel() for p in self.after.parameters())
+        left = sum(number for _, number in trained)
+        share = f"{frozen_share(self.after):.2%} of the {total:,} parameters are frozen"
+        return f"{share}, and {left:,} are trained ({few([name for name, _ in trained])})"
 
     def _wrong_outputs(self, loss: float) -> Iterator[str]:
         seen, logits, plain = self.seen, self.seen.logits, self.seen.cross_entropy

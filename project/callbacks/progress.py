@@ -4,9 +4,18 @@ import time
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.callbacks.progress.rich_progress import RichProgressBarTheme
-from rich.progress import ProgressColumn, Task
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.text import Text
 
 REFRESH_HZ = 5  # Lightning's default is 100
@@ -51,3 +60,35 @@ class ProgressBar(RichProgressBar):
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         metrics = {**getattr(pl_module, "written", {}), **super().get_metrics(trainer, pl_module)}
         return {name: value for name, value in metrics.items() if name != "v_num"}
+
+
+def shows_progress(trainer: L.Trainer) -> bool:
+    """Whether a run draws progress bars, and somebody sees them."""
+    bar = trainer.progress_bar_callback is not None
+    return bar and trainer.is_global_zero and Console().is_terminal
+
+
+class StepBar(Callback):
+    """Steps and loss of a training that is no run. The bar is gone when that ends."""
+
+    DELAY_S = 1.0  # nothing is drawn for what ends sooner
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("steps, loss {task.fields[loss]}"))
+        self._bar = Progress(*columns, TimeElapsedColumn(), transient=True)
+        self._task = self._bar.add_task("", total=trainer.max_steps, loss="")
+        self._begin = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, *args: Any
+    ) -> None:
+        if time.monotonic() - self._begin > self.DELAY_S:
+            self._bar.start()
+        loss = f"{outputs['loss'].item():.3g}" if outputs else ""
+        self._bar.update(self._task, completed=trainer.global_step, loss=loss)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._bar.stop()
+
+    def on_exception(self, trainer: L.Trainer, *args: Any) -> None:
+        self._bar.stop()

@@ -4,6 +4,7 @@ import copy
 import itertools
 import logging
 import math
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,8 +21,11 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils import get_total_norm
 from torch.utils.data import DataLoader, IterableDataset
 
+from project.callbacks.progress import StepBar, shows_progress
 from project.data.loader import Batch
 from project.data.stream import Split, StreamDataModule
+
+MOSTLY = 0.5
 
 
 class BadStepError(Exception):
@@ -29,16 +33,26 @@ class BadStepError(Exception):
 
 
 class Witness(Callback):
-    """Records what one batch does to a model, step by step, and ends it at a loss below `enough`
-    with all predictions right."""
+    """Records what one batch does to a model, step by step, and ends it when that is known.
 
-    def __init__(self, labels: Tensor, smoothing: float, enough: float) -> None:
+    Args:
+        labels: Labels of the batch, int64 (N,).
+        smoothing: Label smoothing of the loss.
+        enough: Loss below which it ends, if all predictions are right.
+        budget_s: Seconds after which it ends.
+    """
+
+    def __init__(
+        self, labels: Tensor, smoothing: float, enough: float, budget_s: float = math.inf
+    ) -> None:
         self.labels, self.smoothing, self.enough = labels, smoothing, enough
+        self.deadline = time.monotonic() + budget_s
         self.losses: list[float] = []
         self.gaps: list[float] = []  # of each loss to the cross-entropy of its logits
         self.logits: Tensor | None = None  # of the newest step, if `forward` returns (N, C)
         self.accuracy, self.cross_entropy = math.nan, math.inf  # of these
         self.succeeded = False
+        self.out_of_time = False  # before the last of its steps
         self.groups: list[dict[str, Any]] = []  # of the optimiser
         self.silent: list[str] = []  # trainable parameters that never had a gradient
         self.evaluating: list[str] = []  # layers in evaluation mode within the first step
@@ -88,7 +102,12 @@ class Witness(Callback):
             self.cross_entropy = self.cross_entropy_of(self.logits)
             self.gaps.append(abs(loss - self.cross_entropy))
             self.accuracy = (self.logits.argmax(1) == self.labels).double().mean().item()
-        self.succeeded = trainer.should_stop = loss < self.enough and not self.accuracy < 1
+        self.succeeded = loss < self.enough and not self.accuracy < 1
+        step = len(self.losses)
+        self.out_of_time = time.monotonic() > self.deadline and step < trainer.max_steps
+        # What no further step can change; a parameter may well have its first gradient later.
+        broken = step == 2 and (self.leftover or self.evaluating)
+        trainer.should_stop = bool(self.succeeded or self.out_of_time or broken)
 
     def cross_entropy_of(self, logits: Tensor) -> float:
         return cross_entropy(logits, self.labels, label_smoothing=self.smoothing).item()
@@ -101,12 +120,33 @@ class Witness(Callback):
 def layers_in_mode(model: nn.Module, training: bool) -> list[str]:
     """Names of layers in training or evaluation mode, of those to which it makes a difference."""
 
-    def matters(module: nn.Module) -> bool:
+    # A part of which everything is frozen may be in evaluation mode as a whole.
+    frozen = [n for n, m in model.named_modules() if n and not training and is_frozen(m)]
+
+    def matters(name: str, module: nn.Module) -> bool:
         if isinstance(module, _BatchNorm):  # without gradients it is one of a frozen part
             return module.weight is None or module.weight.requires_grad
-        return isinstance(module, _DropoutNd) and module.p > 0
+        inside = any(name.startswith(f"{part}.") for part in frozen)
+        return isinstance(module, _DropoutNd) and module.p > 0 and not inside
 
-    return [n for n, m in model.named_modules() if m.training == training and matters(m)]
+    return [n for n, m in model.named_modules() if m.training == training and matters(n, m)]
+
+
+def is_frozen(module: nn.Module) -> bool:
+    """Whether a module has parameters, and none of them is trained."""
+    parameters = list(module.parameters())
+    return bool(parameters) and not any(p.requires_grad for p in parameters)
+
+
+def frozen_share(model: nn.Module) -> float:
+    """Share of the parameters, by their elements, that are not trained."""
+    total = sum(p.numel() for p in model.parameters())
+    return sum(p.numel() for p in model.parameters() if not p.requires_grad) / max(total, 1)
+
+
+def mostly_frozen(model: nn.Module) -> bool:
+    """Whether a network need not be able to learn a batch by heart."""
+    return frozen_share(model) > MOSTLY
 
 
 def few(names: list[str]) -> str:
@@ -181,11 +221,24 @@ def rehearse(
     batch: Batch,
     steps: int,
     enough: float = -math.inf,
+    budget_s: float = math.inf,
 ) -> tuple[Witness, L.LightningModule]:
     """Train a copy of the model on one batch with its own step, precision and optimiser, at the
-    optimiser's learning rate: what was seen, and the copy, on the CPU."""
+    optimiser's learning rate.
+
+    Args:
+        trainer: Trainer whose device, precision and clipping are used.
+        model: Model to copy; it stays as it is.
+        batch: Images and labels of each step.
+        steps: Optimiser steps at most.
+        enough: Loss below which it ends, if all predictions are right.
+        budget_s: Seconds after which it ends; one step is always done.
+
+    Returns:
+        What was seen, and the copy, on the CPU.
+    """
     twin = copy_of(model)
-    witness = Witness(batch[1], getattr(model, "label_smoothing", 0.0), enough)
+    witness = Witness(batch[1], getattr(model, "label_smoothing", 0.0), enough, budget_s)
     with unseen():
         small = bare_trainer(
             trainer,
@@ -193,7 +246,7 @@ def rehearse(
             max_epochs=trainer.max_epochs,  # the length of some schedules
             limit_train_batches=steps,  # else an epoch has no end
             limit_val_batches=0,
-            callbacks=[witness],
+            callbacks=[witness, *([StepBar()] if shows_progress(trainer) else [])],
         )
         try:
             small.fit(twin, itertools.repeat(batch))
