@@ -138,7 +138,7 @@ def _newest_whole(damaged: Path) -> str:
     others = [p for p in damaged.parent.glob("*.ckpt") if p != damaged and p.is_file()]
     for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True):
         try:
-            epoch = _read(path)["epoch"]
+            epoch = _read(path)["epoch"] + 1
         except (*DAMAGE, pickle.UnpicklingError, LookupError, TypeError):
             continue
         return f"; the newest whole one is {path}, of epoch {epoch}: {given}--ckpt_path {path}"

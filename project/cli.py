@@ -22,6 +22,7 @@ from lightning.pytorch.callbacks import (
     BatchSizeFinder,
     Callback,
     LearningRateFinder,
+    ModelSummary,
 )
 from lightning.pytorch.callbacks import ProgressBar as LightningBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
@@ -33,6 +34,7 @@ from project.callbacks import ProgressBar, RNGState
 from project.callbacks.checks import Verdict, describe, write_verdicts
 from project.callbacks.exact import ResumeCheck
 from project.callbacks.live import LiveState
+from project.callbacks.progress import LayerTable
 from project.callbacks.restore_best import find_restored
 from project.callbacks.run import run_callbacks
 from project.checkpoint import AtomicCheckpointIO, load_checkpoint
@@ -51,6 +53,7 @@ from project.parser import HelpFormatter, Parser
 from project.plain import load_yaml
 from project.processes import SameStart, end_children, join, lost, misplaced
 from project.reports.outputs import write_outputs
+from project.reports.tables import Scale, table
 from project.restoring import from_checkpoint
 from project.resume import check_resumable, find_unfinished
 from project.run import (
@@ -297,7 +300,12 @@ class CLI(LightningCLI):
             plugins.append(SLURMEnvironment(auto_requeue=False))
         state = [RNGState(), LiveState()]
         check = ResumeCheck(self.doubts)
-        made = {"callbacks": [*state, *callbacks, same, check, *own], "plugins": plugins}
+        made: dict[str, Any] = {"callbacks": [*state, *callbacks, same, check, *own]}
+        made["plugins"] = plugins
+        tables = [callback for callback in callbacks if isinstance(callback, ModelSummary)]
+        if trainer.enable_model_summary is not False and not tables:
+            made["callbacks"].append(LayerTable())
+            made["enable_model_summary"] = False  # Lightning's own
         if trainer.logger is not False:
             made["logger"] = [*run_loggers(self.run_folder, step), *loggers]
         return made
@@ -361,6 +369,19 @@ class CLI(LightningCLI):
             again = f"python -m project fit --run {shlex.quote(str(self.run_folder))}"
             return f"put it back as it was, then resume the run with {again}"
         return "put it back as it was or remove it, and start again; nothing was saved so far"
+
+    def test(self, model: L.LightningModule, **kwargs: Any) -> None:
+        self._measure(self.trainer.test, model, **kwargs)
+
+    def validate(self, model: L.LightningModule, **kwargs: Any) -> None:
+        self._measure(self.trainer.validate, model, **kwargs)
+
+    def _measure(self, measure: Any, model: Any, verbose: bool = True, **kwargs: Any) -> None:
+        """Print the metrics, to the digits of all other tables."""
+        results = measure(model, verbose=False, **kwargs)
+        if verbose and self.trainer.is_global_zero:
+            rows = [(k, Scale(k, 1e-3).value(v)) for found in results for k, v in found.items()]
+            print(table([("metric", "value"), *rows]))
 
     def after_fit(self) -> None:
         end = find_restored(self.trainer)

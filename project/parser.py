@@ -2,6 +2,7 @@
 
 import argparse
 import inspect
+import re
 from enum import Enum
 from typing import Any, NoReturn
 
@@ -24,10 +25,23 @@ OWN = (LightningModule, LightningDataModule)
 PLATEAU = "ReduceLROnPlateau"
 # Arguments of a model that are those of the data.
 LINKED = ("num_classes", "class_names", "in_channels", "image_size", "num_features")
+# Of groups of options, in place of what Lightning's docstrings begin with.
+TITLES = {
+    "<class 'lightning.pytorch.core.module": "The network, its loss and its optimiser",
+    "A DataModule": "The data",
+    "Runs the full optimization": "The checkpoint",
+    "Perform one evaluation": "The checkpoint",
+    "Run inference": "The checkpoint",
+    "Lightning's trainer": "Lightning's trainer",
+}
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
-    """jsonargparse's, which keeps the lines of a description."""
+    """jsonargparse's, which keeps the lines of a description and lists what can be chosen."""
+
+    def _expand_help(self, action: Any) -> str:
+        # Without Lightning's own two, which are abstract.
+        return re.sub(r"lightning\.Lightning\w+, ", "", super()._expand_help(action))
 
 
 class Parser(LightningArgumentParser):
@@ -45,6 +59,10 @@ class Parser(LightningArgumentParser):
 
     def format_help(self, *args: Any) -> str:
         # The trainer's options, which are most, come last.
+        for group in self._action_groups:
+            for beginning, title in TITLES.items():
+                if str(group.title).startswith(beginning):
+                    group.title = title
         self._action_groups = sorted(self._action_groups, key=lambda g: "trainer" in str(g.title))
         return str(super().format_help(*args))
 

@@ -248,13 +248,14 @@ def kept(run: Path) -> str:
 def summary(run: Path, restored: bool = True) -> str:
     """What a finished run tells its user, such as whether the best weights are restored."""
     record = read_record(run)
-    best = ", ".join(f"{k} {v:.4f}" for k, v in record["metrics"].items() if k.startswith("val/"))
+    measured = [f"{k} {v:.4f}" for k, v in record["metrics"].items() if k.startswith("val/")]
+    found = f", with {', '.join(measured)}" if measured else ""
     name = shlex.quote(str(run))
     if record["best_epoch"] is None:
         return f"Stopped by {record['stopped_by']}, without a best epoch.\nRun folder: {name}"
     return (
         f"Stopped by {record['stopped_by']} after {record['epochs']} epochs.\n"
-        f"Best epoch, from 0: {record['best_epoch']}, with {best}."
+        f"Best epoch: {record['best_epoch'] + 1} of {record['epochs']}{found}."
         f"{' Its weights are restored.' if restored else ''}\n"
         f"Run folder: {name}, {record['seconds']:.0f} s in all\n"
         f"Test set, once, at the end: python -m project test --run {name}"

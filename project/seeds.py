@@ -70,7 +70,8 @@ def describe(job: Job) -> str:
     if not job.result:
         return f"{job.state}: {job.reason}" if job.reason else job.state
     metrics = [f"{k} {v:.4f}" for k, v in job.result["metrics"].items() if k.startswith("val/")]
-    best = [f"best epoch {job.result['best_epoch']}", *metrics, f"{job.result['seconds']:.0f} s"]
+    epoch, took = job.result["best_epoch"], f"{job.result['seconds']:.0f} s"
+    best = [*([] if epoch is None else [f"best epoch {epoch + 1}"]), *metrics, took]
     return f"{'taken as it is' if job.process is None else 'finished'}: {', '.join(best)}"
 
 
@@ -81,7 +82,7 @@ def _progress(job: Job) -> str:
     metrics = read_metrics(record["run"])
     names = [name for name in metrics if name.startswith("val/")]
     newest = [f", {name} {metrics[name][-1][1]:.4f}" for name in names]
-    return f" epoch {metrics['epoch'][-1][1]:.0f}{''.join(newest)}{text}" if newest else text
+    return f" epoch {metrics['epoch'][-1][1] + 1:.0f}{''.join(newest)}{text}" if newest else text
 
 
 def report(found: Sequence[Variant], name: str, metric: str | None) -> list[str]:

@@ -77,11 +77,11 @@ def test_each_seed_has_its_run_and_none_is_trained_twice(
     before = records()
     assert sorted(record["seed"] for record in before) == [0, 1]
     said = capsys.readouterr().out
-    assert "synthetic, seed 1: finished: best epoch 0, val/loss 0.1900, val/acc 0.8100, 1 s" in said
+    assert "synthetic, seed 1: finished: best epoch 1, val/loss 0.1900, val/acc 0.8100, 1 s" in said
     assert "# synthetic: val/acc 80.50 ± 0.71 % (2 seeds)" in said
     assert main(["--seeds=0,1,5"]) == 0
     assert [r for r in records() if r["seed"] < 2] == before
-    assert "seed 1: taken as it is: best epoch 0" in capsys.readouterr().out
+    assert "seed 1: taken as it is: best epoch 1" in capsys.readouterr().out
     report = json.loads((RUNS / "seed_noise.json").read_text())
     assert report["seeds"] == [0, 1, 5]
     assert not list(RUNS.glob(".seed*"))

@@ -75,8 +75,8 @@ class FiniteCheck(Callback):
         means: Any = trainer.strategy.reduce(torch.stack(losses).float().flatten())
         for loss, (step, epoch, batch) in zip(means.tolist(), places, strict=True):
             if not math.isfinite(loss):
-                what = f"the training loss is {loss} at step {step} (epoch {epoch}, batch {batch})"
-                raise self._error(trainer, what)
+                place = f"step {step} (epoch {epoch + 1}, batch {batch})"
+                raise self._error(trainer, f"the training loss is {loss} at {place}")
             self._finite.append(loss)
 
     def _error(self, trainer: L.Trainer, what: str) -> ValueError:

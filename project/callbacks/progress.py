@@ -1,12 +1,17 @@
-"""The progress bar: images per second, and the metrics that matter."""
+"""The progress bar: images per second, and the metrics that matter; the table of the layers."""
 
+import logging
+import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import Callback, RichProgressBar
-from lightning.pytorch.callbacks.progress.rich_progress import RichProgressBarTheme
-from rich.console import Console
+from lightning.pytorch.callbacks import Callback, RichModelSummary, RichProgressBar
+from lightning.pytorch.utilities.model_summary.model_summary import get_human_readable_count
+from rich import get_console
+from rich.columns import Columns
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -16,6 +21,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.table import Table
 from rich.text import Text
 
 REFRESH_HZ = 5  # Lightning's default is 100
@@ -37,13 +43,54 @@ class ImagesPerSecondColumn(ProgressColumn):
         return Text(f"{task.speed * batch_size:,.0f} images/s", style="dim")
 
 
+class _Stderr:
+    """The standard error of the moment, which is another one while a bar is drawn."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def _log_above_the_bar() -> None:
+    """Let messages in a terminal move the bar down: written through it, they leave half of it."""
+    for name in ("", "lightning.pytorch", "lightning.fabric"):
+        for handler in logging.getLogger(name).handlers:
+            if not isinstance(handler, logging.StreamHandler) or not sys.stderr.isatty():
+                continue
+            if handler.stream is sys.__stderr__:
+                handler.setStream(_Stderr())
+
+
 class ProgressBar(RichProgressBar):
-    """Lightning's rich progress bar, with images per second and the metrics below each other."""
+    """Lightning's rich progress bar, with images per second, and the metrics in lines below it."""
 
     def __init__(self) -> None:
-        theme = RichProgressBarTheme(metrics_text_delimiter="\n")
-        super().__init__(refresh_rate=REFRESH_HZ, theme=theme)
+        super().__init__(refresh_rate=REFRESH_HZ)
         self._drawn = 0.0
+
+    def _init_progress(self, trainer: L.Trainer) -> None:
+        before = self.progress
+        _log_above_the_bar()
+        super()._init_progress(trainer)
+        if self.progress is None or self.progress is before:
+            return
+        bar = self.progress
+        bar.columns = bar.columns[:-1]  # without Lightning's column of metrics
+
+        def renderables() -> Iterator[RenderableType]:
+            yield bar.make_tasks_table(bar.tasks)
+            if trainer.state.fn == "fit" and not trainer.sanity_checking:
+                assert self._metric_component is not None
+                yield Columns(self._metric_component._generate_metrics_texts(), padding=(0, 2))
+
+        bar.get_renderables = renderables  # type: ignore[method-assign]
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        epochs = self.trainer.max_epochs
+        last = f" of {epochs}" if epochs is not None and epochs > 0 else ""
+        return f"Epoch {current_epoch + 1}{last}"
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any
@@ -60,6 +107,36 @@ class ProgressBar(RichProgressBar):
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         metrics = {**getattr(pl_module, "written", {}), **super().get_metrics(trainer, pl_module)}
         return {name: value for name, value in metrics.items() if name != "v_num"}
+
+
+class LayerTable(RichModelSummary):
+    """The layers that have parameters, and how many."""
+
+    @staticmethod
+    def summarize(
+        summary_data: list[tuple[str, list[str]]],
+        total_parameters: int,
+        trainable_parameters: int,
+        model_size: float,
+        total_training_modes: dict[str, int],
+        total_flops: int,
+        **summarize_kwargs: Any,
+    ) -> None:
+        shown = {name: cells for name, cells in summary_data if name.strip() and name != "Mode"}
+        if not total_flops:
+            shown.pop("FLOPs", None)
+        table = Table()
+        for name in shown:
+            table.add_column(name, justify="left" if name in ("Name", "Type") else "right")
+        for row, number in zip(zip(*shown.values(), strict=True), shown["Params"], strict=True):
+            if number.strip() != "0":
+                table.add_row(*row)
+        get_console().print(table)
+        frozen = total_parameters - trainable_parameters
+        parts = [f"{get_human_readable_count(total_parameters)} parameters"]
+        parts += [f"{get_human_readable_count(frozen)} of them frozen"] if frozen else []
+        parts += [f"{get_human_readable_count(total_flops)} FLOPs"] if total_flops else []
+        get_console().print(", ".join([*parts, f"{model_size:.3g} MB"]))
 
 
 def shows_progress(trainer: L.Trainer) -> bool:

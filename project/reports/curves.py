@@ -104,7 +104,7 @@ def _epoch_length(metrics: dict[str, list[tuple[int, float]]]) -> float | None:
 def _best(record: dict[str, Any], monitored: Points, mode: Mode | None) -> Mark | None:
     """Where the best epoch is marked, and what that is called."""
     if record.get("best_epoch") is not None:
-        return record["best_epoch"] + 1, f"best, after {record['best_epoch'] + 1}"
+        return record["best_epoch"] + 1, f"best epoch {record['best_epoch'] + 1}"
     sign = 1 if mode == "min" else -1
     finite = [(sign * y, x) for x, y in monitored if math.isfinite(y)]
     if not finite or mode is None:

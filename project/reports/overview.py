@@ -3,8 +3,8 @@
     python -m project runs
     python -m project runs runs/cifar --sort val/acc
 
-Metrics are those of the best epoch so far. What is resumable was stopped or has crashed, and goes
-on from its last.ckpt with `fit --run FOLDER`.
+Metrics are those of the best epoch so far: the monitored one, and with --all the others. What is
+resumable was stopped or has crashed, and goes on from its last.ckpt with `fit --run FOLDER`.
 """
 
 import json
@@ -12,6 +12,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import time
 import zipfile
 from collections.abc import Sequence
@@ -31,6 +32,11 @@ from project.run import (
     read_record,
 )
 from project.usage import OptionParser, UsageError
+
+KEPT = 3  # columns that are always shown: run, monitored metric or sorted column, status
+LONG = 32  # characters to which the name of a run is shortened in favour of another column
+NARROWEST = 8  # characters of a shortened column
+WIDEST = 200  # characters of a line, where the output is no terminal
 
 
 def find(folder: Path) -> set[Path]:
@@ -107,15 +113,30 @@ def order(rows: Sequence[Record], key: str) -> list[Record]:
     return sorted(sorted(rows, key=value, reverse=down), key=lambda row: not value(row))
 
 
-def describe(rows: Sequence[Record], key: str) -> str:
-    """The table, and how the newest of the runs that can be resumed goes on."""
-    wanted = dict.fromkeys([*(row.get("monitor") for row in rows), "val/acc", "test/acc", key])
-    metrics = [name for name in wanted if any(name in row["metrics"] for row in rows)]
-    cells = [["run", "seed", *metrics, "epochs", "seconds", "when", "status"]]
+def describe(rows: Sequence[Record], key: str, width: int | None = None) -> str:
+    """The table, and how the newest of the runs that can be resumed goes on.
+
+    Args:
+        rows: Records of the runs.
+        key: Column or metric that they are sorted by, if any.
+        width: Characters of a line; by default every column is shown, in full.
+    """
+    measured = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
+    monitored = list(dict.fromkeys(row["monitor"] for row in rows if "monitor" in row))
+    tests = [f"test/{name.removeprefix('val/')}" for name in monitored]
+    first = [name for name in dict.fromkeys([*monitored, key]) if name in measured]
+    last = [name for name in tests if name in measured and name not in first]
+    metrics = [*first, *(last if width else (name for name in measured if name not in first))]
+    columns = ["run", *metrics, "seed", "epochs", "seconds", "when", "status"]
+    cells = [columns]
     for row in rows:
         shown = row | {name: Scale(name, 1e-3).value(v) for name, v in row["metrics"].items()}
         shown["status"] += ", resumable" * row["resumable"]
-        cells.append(["" if shown.get(name) is None else shown[name] for name in cells[0]])
+        cells.append(["" if shown.get(name) is None else str(shown[name]) for name in columns])
+    if width:
+        chosen = ["run", key if key in first else first[0]] if first else ["run"]
+        more = [key] if key in columns else []
+        cells = fit(cells, [*chosen, "status", *more, *first, "epochs", *last, "when"], width)
     again = max((r for r in rows if r["resumable"]), key=lambda r: r["when"], default=None)
     unknown = key in metrics and recorded_mode(key, rows) is None
     note = f"\n\nNo run says whether a lower or a higher {key} is better: the lowest comes first."
@@ -123,17 +144,46 @@ def describe(rows: Sequence[Record], key: str) -> str:
     return table(cells) + note * unknown + (hint + shlex.quote(again["run"]) if again else "")
 
 
+def fit(cells: list[list[str]], wanted: Sequence[str], width: int) -> list[list[str]]:
+    """The wanted columns of a table, as many as there is room for, the first ones in any case.
+
+    What is still too wide is shortened, the widest column first.
+    """
+    widths = {column[0]: max(map(len, column)) for column in zip(*cells, strict=True)}
+    least = widths | {"run": min(widths["run"], LONG)}
+    kept: list[str] = []
+    for name in dict.fromkeys(wanted):
+        if len(kept) < KEPT or 1 + sum(least[k] + 3 for k in [*kept, name]) <= width:
+            kept.append(name)
+    room = {name: widths[name] for name in kept}
+    while 1 + sum(size + 3 for size in room.values()) > width and max(room.values()) > NARROWEST:
+        room[max(room, key=room.__getitem__)] -= 1
+    shown = [(cells[0].index(name), room[name]) for name in cells[0] if name in kept]
+    return [[shorten(row[i], size) for i, size in shown] for row in cells]
+
+
+def shorten(text: str, size: int) -> str:
+    """Text without its middle, if it is longer than so many characters."""
+    if len(text) <= size:
+        return text
+    end = (size - 1) // 2
+    return f"{text[: size - 1 - end]}…{text[len(text) - end :]}"
+
+
 def main(args: list[str]) -> int:
     """The command."""
     parser = OptionParser("runs", str(__doc__))
     parser.add_argument("folders", nargs="*", default=["runs"], metavar="FOLDER")
     parser.add_argument("--sort", metavar="NAME", help="of a column or a metric: best first")
+    parser.add_argument("--all", action="store_true", help="show all columns, in full")
     parser.add_argument("--json", action="store_true", help="print the run records")
     options = parser.parse_args(args)
     runs = set[Path]().union(*(find(Path(folder)) for folder in options.folders))
     rows = list(map(look, sorted(runs, key=lambda run: (run.parent, len(run.name), run.name))))
     rows = order(rows, options.sort) if options.sort else rows
-    text = describe(rows, options.sort) if rows else f"No runs in {', '.join(options.folders)}."
+    width = None if options.all else shutil.get_terminal_size((WIDEST, 0)).columns
+    nothing = f"No runs in {', '.join(options.folders)}."
+    text = describe(rows, options.sort, width) if rows else nothing
     try:
         print(json.dumps(rows, indent=2) if options.json else text, flush=True)
     except BrokenPipeError:  # the reader, such as `head`, has enough

@@ -158,8 +158,8 @@ class SeedNoiseReport:
         scales = [Scale(name, float(np.std(v, ddof=1))) for name, v in columns.items()]
         for r in self.records:
             metrics = [scale.value(r["metrics"][scale.metric]) for scale in scales]
-            row = [r["seed"], r["best_epoch"], *metrics, f"{r['seconds']:.0f}", r["version"]]
-            rows.append(row)
+            best = "" if r["best_epoch"] is None else r["best_epoch"] + 1
+            rows.append([r["seed"], best, *metrics, f"{r['seconds']:.0f}", r["version"]])
         return table(rows)
 
     def _summary(self) -> str:

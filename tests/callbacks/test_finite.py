@@ -72,7 +72,7 @@ def test_the_first_bad_loss_is_named(check: type[FiniteCheck], stops_at: int, va
     with pytest.raises(ValueError, match="the training loss is") as error:
         fit(model, check())
     where, before, tensors, causes, saved = str(error.value).splitlines()
-    assert where == f"the training loss is {value} at step 17 (epoch 1, batch 4)."
+    assert where == f"the training loss is {value} at step 17 (epoch 2, batch 4)."
     last = ", ".join(f"{loss:.4g}" for loss in model.losses[14:17])
     assert before == f"Last finite losses: {last}"
     assert model.global_step == stops_at
@@ -97,7 +97,7 @@ def test_a_single_bad_parameter_is_named() -> None:
                 with torch.no_grad():
                     model.layers[-1].bias[2] = math.inf
 
-    with pytest.raises(ValueError, match="step 3 .*epoch 0, batch 3") as error:
+    with pytest.raises(ValueError, match="step 3 .*epoch 1, batch 3") as error:
         fit(model, FiniteCheck(), callbacks=[FiniteCheck(), Poison()])
     assert "values of 1 of 9 tensors (layers.5.bias), the gradients of " in str(error.value)
     assert "Last good checkpoint: none" in str(error.value)
@@ -107,7 +107,7 @@ def test_a_single_bad_parameter_is_named() -> None:
 def test_accumulation(check: type[FiniteCheck]) -> None:
     """The batch is named, within the window of the step, and losses are as the model had them."""
     model = Faulty(16)
-    with pytest.raises(ValueError, match=r"nan at step 6 \(epoch 1, batch 3\)") as error:
+    with pytest.raises(ValueError, match=r"nan at step 6 \(epoch 2, batch 3\)") as error:
         fit(model, check(), accumulate_grad_batches=3)
     last = ", ".join(f"{loss:.4g}" for loss in model.losses[13:16])
     assert f"Last finite losses: {last}\n" in str(error.value)
@@ -256,7 +256,7 @@ def test_any_module(manual: bool) -> None:
     off = {"logger": False, "enable_checkpointing": False, "log_every_n_steps": 1, **OFF}
     trainer = L.Trainer(max_epochs=1, callbacks=[FiniteCheck()], **off)  # type: ignore[arg-type]
     batches = DataLoader(torch.ones(8, 4), batch_size=2)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"is -inf at step . \(epoch 0, batch 3\)") as error:
+    with pytest.raises(ValueError, match=r"is -inf at step . \(epoch 1, batch 3\)") as error:
         trainer.fit(Regression(manual), batches)
     assert "the gradients of 2 of 2 tensors (layer.weight, layer.bias)" in str(error.value)
 
@@ -358,7 +358,7 @@ def test_all_ranks_stop_when_one_has_a_bad_loss(check: str, tmp_path: Path) -> N
     assert code != 0, output
     for rank in (0, 1):
         error = (tmp_path / f"error.{rank}").read_text()
-        assert error.startswith("the training loss is nan at step 17 (epoch 1, batch 4).\n")
+        assert error.startswith("the training loss is nan at step 17 (epoch 2, batch 4).\n")
         assert f"Last good checkpoint: {RUN / LAST}" in error
     saved = load_checkpoint(tmp_path / RUN / LAST)
     assert saved["global_step"] == 13

@@ -1,5 +1,6 @@
 """Planted faults and healthy variants: each check fires on its fault, and on nothing else."""
 
+import math
 import re
 from collections.abc import Callable
 from functools import partial
@@ -14,10 +15,19 @@ from torch.optim import SGD, Adam, AdamW, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from project.callbacks.checks import Verdict
+from project.callbacks.checks import OverfitOneBatch, Verdict
+from project.callbacks.controls import ZeroInputCheck
 from project.data import Augment, SyntheticDataModule
 from project.models import MLP, ResNet18
 from project.trainer import Trainer
+
+
+@pytest.fixture(autouse=True)
+def _without_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine as well, a fault has all the steps in which it shows."""
+    for check in (OverfitOneBatch, ZeroInputCheck):
+        monkeypatch.setattr(check, "budget_s", math.inf)
+
 
 OFF = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
 

@@ -45,7 +45,7 @@ def test_lines_are_the_rows_of_the_metrics_file(run: Path) -> None:
             assert list(line.get_xdata()) == [1, 2, 3, 4, 5]
         best = json.loads((run / "run.json").read_text())["best_epoch"]
         assert list(mark.get_xdata()) == [best + 1, best + 1]
-        assert mark.get_label() == f"best, after {best + 1}"
+        assert mark.get_label() == f"best epoch {best + 1}"
     assert list(rates.lines[-1].get_ydata()) == [v for _, v in read_metrics(run)["lr"]]
 
 
@@ -126,7 +126,7 @@ def test_best_so_far_is_marked_while_the_run_goes_on(
     for axes in figure.axes[:2]:
         assert labels(axes)[f"best so far, after {best}"] == [best, best]
     figure = draw_curves(write(tmp_path, losses, best_epoch=0))
-    assert labels(figure.axes[0])["best, after 1"] == [1, 1]
+    assert labels(figure.axes[0])["best epoch 1"] == [1, 1]
 
 
 def test_no_best_so_far_is_marked_of_a_metric_whose_direction_is_not_known(tmp_path: Path) -> None:

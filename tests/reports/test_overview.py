@@ -179,9 +179,12 @@ def test_the_best_or_newest_is_first_and_what_has_no_value_last(
         *("runs/a/version_0", "runs/a/version_2", "runs/a/version_10"),
     ]
     header, _, *rows = printed(capsys, "--sort", "test/acc", "runs/b").splitlines()
-    columns = "run seed val/loss val/acc test/acc epochs seconds when status"
+    columns = "run val/loss test/acc epochs when status"
     assert header.replace("|", " ").split() == columns.split()
-    assert "| 0.3000   | 70.00 % | 50.00 %  | 3      | 7 " in rows[0]
+    assert "| 0.3000   | 50.00 %  | 3      | 2" in rows[0]
+    header = printed(capsys, "--all", "runs/b").splitlines()[0]
+    columns = "run val/loss val/acc test/acc seed epochs seconds when status"
+    assert header.replace("|", " ").split() == columns.split()
     with pytest.raises(UsageError, match=r"--sort val/ac: no run has it; there are .*val/acc"):
         main(["--sort", "val/ac"])
 
@@ -225,3 +228,28 @@ def test_a_thousand_runs_take_less_than_a_second_and_a_reader_can_leave() -> Non
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("sort", [[], ["--sort", "val/acc"], ["--sort", "seed"]])
+def test_the_table_fits_a_terminal(
+    width: int, sort: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = {f"val/metric_number_{i}": i / 10 for i in range(12)} | {"test/loss": 0.1}
+    write_runs(Path("runs/a"), [0.5, 0.6], metrics=many)
+    write_runs(Path("runs") / "_".join(["long"] * 20), [0.7], stopped_by="OutOfMemoryError")
+    write_runs(Path("runs/b"), [0.8], metrics=many)
+    config = Path("runs/b/version_0/config.yaml")
+    config.write_text(config.read_text().replace("val/loss", "val/metric_number_11"))
+    Path("runs/c/version_0").mkdir(parents=True)
+    (Path("runs/c/version_0") / "run.json").write_text("{}")
+    monkeypatch.setenv("COLUMNS", str(width))
+    header, _, *rows = printed(capsys, *sort).splitlines()
+    assert {len(line) for line in [header, *rows]} <= set(range(width + 1))
+    names = header.replace("|", " ").split()
+    wanted = {"run", "status", sort[1] if "val/acc" in sort else "val/loss"}
+    assert wanted <= set(names)
+    assert names[1] in ("val/loss", "val/acc")
+    assert any("runs/a/version_0 " in row for row in rows), "short names are whole"
+    assert any("…" in row and "version_0" in row for row in rows)
+    assert max(map(len, printed(capsys, "--all").splitlines())) > 200

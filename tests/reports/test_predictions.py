@@ -164,7 +164,7 @@ def test_counts_and_names_of_the_confusion_fit(num_classes: int) -> None:
     classes[:num_classes] = 0
     rest = torch.ones(len(labels))
     said = Predictions(labels, classes, rest, rest)
-    figure = draw_confusion(said, (LONG * num_classes)[:num_classes], "best epoch 3, from 0")
+    figure = draw_confusion(said, (LONG * num_classes)[:num_classes], "best epoch 3")
     assert_nothing_is_clipped(figure)
     axes = figure.axes[0]
     cell = axes.transData.transform([(0, 0), (1, 1)])
@@ -182,7 +182,7 @@ def test_counts_and_names_of_the_confusion_fit(num_classes: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 5, 7, 13, 24, 30])
 @pytest.mark.parametrize("draw", [draw_grid, draw_hardest])
 def test_captions_fit_beside_each_other(size: int, draw: type) -> None:
-    figure = draw(*make(size, LONG, image_size=28), "best epoch 1234, from 0")
+    figure = draw(*make(size, LONG, image_size=28), "best epoch 1234")
     assert len(figure.axes) == min(size, 24)
     assert_nothing_is_clipped(figure)
     assert_apart([axes.xaxis.label for axes in figure.axes])
