@@ -423,8 +423,10 @@ class CLI(LightningCLI):
             print(f"{describe(self.verdicts)}\nAll that was measured: {path}")
 
     def predict(self, model: L.LightningModule, **kwargs: Any) -> None:
-        """Write class and probability of each test image, or of each of the images, as CSV."""
+        """Write what is predicted for each test example, or for each of the images."""
         batches: Any = self.trainer.predict(model, **kwargs)
+        if self.trainer.predict_loop.num_dataloaders > 1:  # a list for each of them
+            batches = [batch for loader in batches for batch in loader]
         config = self.config.predict
         checkpoint = Path(config.ckpt_path)
         run = run_of(checkpoint)
@@ -436,7 +438,7 @@ class CLI(LightningCLI):
                 print(f"Not the run's own predictions, since {other}.")
             else:
                 remember(run, self.datamodule)
-        print(f"Predictions: {write_outputs(folder, torch.cat(batches), self.datamodule)}")
+        print(f"Predictions: {write_outputs(folder, batches, self.datamodule)}")
 
 
 def refuse_finders(callbacks: Iterable[Callback]) -> None:

@@ -321,6 +321,16 @@ def test_table_of_the_page_is_the_models() -> None:
     assert scaling.table() in (ROOT / "docs/scaling.md").read_text()
 
 
+@pytest.mark.parametrize("preset", ["ddp", "fsdp"])
+def test_presets_of_many_processes_are_for_any_data(preset: str) -> None:
+    """Also for those that never leave out the rest of an epoch."""
+    with pytest.raises(SystemExit) as stop:
+        main(
+            ["fit", "--config", "linear_regression", f"--config=presets/{preset}", "--print_config"]
+        )
+    assert stop.value.code in (0, None)
+
+
 def test_fsdp_preset_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
     """Only that: Lightning's FSDP needs GPUs, and says so."""
     fsdp = ["fit", "--config", "synthetic", "--config", "presets/fsdp"]

@@ -4,7 +4,9 @@ Rows go straight to the loggers, as those of the Task do: with the number of the
 before the checkpoint of the moment, so that a resumed run lacks none.
 """
 
+import math
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,18 @@ import lightning as L
 import torch
 import yaml
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import FSDPStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
+from project.callbacks.batch_size import batch_size_of
 from project.callbacks.checkpoints import BestCheckpoint
+from project.callbacks.harmless import Harmless
 from project.callbacks.run_record import find_record
 from project.loggers import is_logged, tensorboards
+from project.models.full_precision import to_float32
 from project.run import flatten
 
 
@@ -29,12 +35,23 @@ def unscaled(trainer: L.Trainer, value: Tensor) -> Tensor:
     return value if scaler is None else value / scaler.scale(torch.ones_like(value))
 
 
-class StepMonitor(Callback):
+def gradient_norm(trainer: L.Trainer, parameters: Iterable[Tensor]) -> Tensor:
+    """Norm of all gradients together, in float32 or better, of all devices that share them."""
+    if isinstance(trainer.strategy, FSDPStrategy):  # each device has a part of each of them
+        norm: Tensor = trainer.strategy.model.clip_grad_norm_(math.inf)  # type: ignore[union-attr, operator]
+        return norm
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    values = [g.coalesce().values() if g.is_sparse else g for g in gradients]
+    return get_total_norm(to_float32(values))
+
+
+class StepMonitor(Harmless, Callback):
     """Writes `grad_norm` and `images_per_s` on the logged steps.
 
     The norm is that of all gradients together, before they are clipped and without fp16's factor.
-    The images are those of all processes, by the time since the logged step before, without that of
-    validation and of saving. Lightning's ThroughputMonitor waits for the device in each step; here
+    The images, or other examples, are those of all processes, by the time since the previous logged
+    step without that of validation and of saving; there is no such row for batches whose size can't
+    be told. Lightning's ThroughputMonitor waits for the device in each step; here
     reading the norm has just done so. It is one callback for both since an empty hook costs too.
     """
 
@@ -59,25 +76,28 @@ class StepMonitor(Callback):
     def on_train_batch_start(self, trainer: L.Trainer, _: Any, batch: Any, *__: Any) -> None:
         if self._since is None:
             self._run()
-        self._images += len(batch[0])
+        self._images += batch_size_of(batch) or 0
 
     def on_before_optimizer_step(self, trainer: L.Trainer, _: Any, optimizer: Optimizer) -> None:
-        if not is_logged(trainer):
-            return
-        parameters = (p for group in optimizer.param_groups for p in group["params"])
-        norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if not self.given_up and is_logged(trainer):
+            with self.harmless("grad_norm and images_per_s"):
+                self._write(trainer, optimizer)
+
+    def _write(self, trainer: L.Trainer, optimizer: Optimizer) -> None:
+        norm = gradient_norm(trainer, (p for g in optimizer.param_groups for p in g["params"]))
         if getattr(optimizer, "_step_supports_amp_scaling", False):  # fused: it unscales by itself
             norm = unscaled(trainer, norm)
         row = {"grad_norm": norm.item()}
         self._pause()
-        row["images_per_s"] = self._images * trainer.world_size / self._seconds
+        if self._images:
+            row["images_per_s"] = self._images * trainer.world_size / self._seconds
         self.on_train_start()
         self._run()
         for logger in trainer.loggers:
             logger.log_metrics(row, trainer.global_step)
 
 
-class WeightHistogramMonitor(Callback):
+class WeightHistogramMonitor(Harmless, Callback):
     """Shows a histogram of each parameter in TensorBoard.
 
     Args:
@@ -96,13 +116,15 @@ class WeightHistogramMonitor(Callback):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero or (trainer.current_epoch + 1) % self.every_n_epochs:
             return
-        for logger in tensorboards(trainer):
-            for name, parameter in pl_module.named_parameters():
-                step = trainer.global_step - 1  # as that of train/loss
-                logger.experiment.add_histogram(f"weights/{name}", parameter, step)
+        step = trainer.global_step - 1  # as that of train/loss
+        for logger in [] if self.given_up else tensorboards(trainer):
+            with self.harmless("histograms of the weights"):
+                for name, parameter in pl_module.named_parameters():
+                    values = to_float32(parameter.detach())
+                    logger.experiment.add_histogram(f"weights/{name}", values, step)
 
 
-class TensorBoardRecord(Callback):
+class TensorBoardRecord(Harmless, Callback):
     """Shows the configuration in TensorBoard, and beside the best metrics of the run at its end."""
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -113,7 +135,8 @@ class TensorBoardRecord(Callback):
         for logger in tensorboards(trainer) if trainer.is_global_zero else []:
             writer = logger.experiment
             if len(list(Path(logger.log_dir).glob("events.*"))) == 1:  # else resumed: it is there
-                writer.add_text("config", text, trainer.global_step)
+                with self.harmless("the settings in TensorBoard"):
+                    writer.add_text("config", text, trainer.global_step)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         saves = [c for c in trainer.checkpoint_callbacks if isinstance(c, BestCheckpoint)]
@@ -128,4 +151,5 @@ class TensorBoardRecord(Callback):
         settings = {k: str(v) if isinstance(v, bool) else v for k, v in given.items()}
         for logger in tensorboards(trainer):
             # At the step after the last, from which on a resumed run replaces what there is.
-            logger.log_hyperparams(settings, metrics, trainer.global_step)
+            with self.harmless("the settings and best metrics in TensorBoard"):
+                logger.log_hyperparams(settings, metrics, trainer.global_step)

@@ -16,10 +16,14 @@ import torch.nn.functional as F
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
+from torch import Tensor
 
+from project.callbacks.checkpoints import BestCheckpoint
+from project.callbacks.harmless import Harmless
 from project.callbacks.restore_best import find_restored
 from project.callbacks.run_record import find_record
 from project.data import ImageDataModule
+from project.data.targets import are_classes, kind
 from project.loggers import tensorboards
 from project.reports.curves import CURVES, draw_curves, save_figure
 from project.reports.predictions import Predictions, draw_confusion, draw_grid, draw_hardest
@@ -28,12 +32,13 @@ FIRST_AFTER_S = 10.0  # a short run needs no curves before its end
 COST_FACTOR = 100  # times the cost of a drawing pass before the next one
 
 
-class PredictionGrid(Callback):
+class PredictionGrid(Harmless, Callback):
     """Draws `predictions.png`, `confusion.png` and `hardest.png` of the validation examples.
 
     They are in the run folder and in TensorBoard, as `val/predictions`, `val/confusion` and
     `val/hardest`. The examples are evaluated in a pass of its own, which leaves the run as it was.
-    Nothing is drawn without the validation examples of an `ImageDataModule`.
+    Nothing is drawn without the validation examples of an `ImageDataModule`. Targets other than one
+    class for each image, outputs other than logits and any error cost a warning, and the pictures.
 
     Args:
         every_n_epochs: Epochs between the drawings; 0 draws at the end alone. At the end they are
@@ -55,11 +60,15 @@ class PredictionGrid(Callback):
         self._draw(trainer, pl_module, end.weights if end else "last weights")
 
     def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule, title: str) -> None:
-        run = run_folder(trainer)
-        said = predict_validation(trainer, pl_module)
-        if said is None or not trainer.is_global_zero:
-            return
-        data: ImageDataModule = trainer.datamodule  # type: ignore[attr-defined]
+        if not trainer.strategy.reduce_boolean_decision(not self.given_up):
+            return  # on all ranks, since they evaluate together
+        with self.harmless("pictures of predictions"):
+            said = predict_validation(trainer, pl_module)
+            if said is not None and trainer.is_global_zero:
+                self._save(trainer, said, title)
+
+    def _save(self, trainer: L.Trainer, said: Predictions, title: str) -> None:
+        run, data = run_folder(trainer), trainer.datamodule  # type: ignore[attr-defined]
         figures = {
             "predictions": draw_grid(said, data, title),
             "confusion": draw_confusion(said, data.class_names, title),
@@ -73,7 +82,7 @@ class PredictionGrid(Callback):
                 logger.experiment.add_image(f"val/{name}", pixels, step, dataformats="HWC")
 
 
-class CurvesMonitor(Callback):
+class CurvesMonitor(Harmless, Callback):
     """Draws `curves.png` in the run folder while the run goes on, from its `metrics.csv`.
 
     After the first drawing, it takes no more than 1 % of the run's time. In a notebook the newest
@@ -97,16 +106,16 @@ class CurvesMonitor(Callback):
         self._draw(trainer, pl_module)
 
     def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.is_global_zero:
+        if not trainer.is_global_zero or self.given_up:
             return
         start = time.monotonic()
-        for logger in trainer.loggers:
-            if isinstance(logger, CSVLogger):
-                logger.save()
-        if (self._run / "metrics.csv").is_file():
-            monitor = getattr(pl_module, "monitor", "val/loss")
-            figure = draw_curves(self._run, monitor)
-            self._show(save_figure(figure, self._run / CURVES))
+        with self.harmless("curves.png"):
+            for logger in trainer.loggers:
+                if isinstance(logger, CSVLogger):
+                    logger.save()
+            if (self._run / "metrics.csv").is_file():
+                figure = draw_curves(self._run, monitored(trainer))
+                self._show(save_figure(figure, self._run / CURVES))
         now = time.monotonic()
         self._due = now + COST_FACTOR * (now - start)
 
@@ -128,32 +137,66 @@ def run_folder(trainer: L.Trainer) -> Path:
     return record.run if record else Path(trainer.log_dir or trainer.default_root_dir)
 
 
-@torch.no_grad()
+def monitored(trainer: L.Trainer) -> str:
+    """The metric of the best checkpoint, or val/loss."""
+    names = (c.monitor for c in trainer.checkpoint_callbacks if isinstance(c, BestCheckpoint))
+    return next(filter(None, names), "val/loss")
+
+
 def predict_validation(trainer: L.Trainer, model: L.LightningModule) -> Predictions | None:
     """Evaluate a model, which stays as it is, on the run's validation batches; all ranks call this
-    at the same time, each for its share."""
+    at the same time, each for its share.
+
+    Raises:
+        ValueError: If targets or outputs are not those of a classification.
+        RuntimeError: If another rank has failed, on all the others.
+    """
     data = trainer.datamodule  # type: ignore[attr-defined]
     num_batches = int(sum(trainer.num_val_batches))
     if not isinstance(data, ImageDataModule) or "val" not in data.sets or num_batches == 0:
         return None
+    said, failure = torch.zeros(0), None
+    try:
+        said = _share(trainer, model, data, num_batches)
+    except Exception as error:  # of the user's model, perhaps on this rank alone
+        failure = error
+    if not trainer.strategy.reduce_boolean_decision(failure is None):
+        raise failure or RuntimeError("another process of the run has failed")
+    classes, probabilities, losses = trainer.strategy.reduce(said, reduce_op="sum").cpu().unbind(1)
+    labels = data.sets["val"][1][data.sets["val"][2]][: len(said)]
+    return Predictions(labels, classes.long(), probabilities, losses)
+
+
+@torch.no_grad()
+def _share(
+    trainer: L.Trainer, model: L.LightningModule, data: ImageDataModule, num_batches: int
+) -> Tensor:
+    """Class, probability and loss of each example, float32 (N, 3); zeros for those of others."""
     loader: Any = data.val_dataloader()  # another one than the trainer's, which has a position
     _, labels, indices = data.sets["val"]
-    labels = labels[indices][: num_batches * loader.batch_size]
-    # Class, probability and loss; zero where another rank fills it in.
-    said = torch.zeros(len(labels), 3, dtype=torch.float32, device=model.device)
+    if not are_classes(labels):
+        raise ValueError(f"they show one class for each image, and the targets are {kind(labels)}")
+    size = min(len(indices), num_batches * loader.batch_size)
+    said = torch.zeros(size, 3, dtype=torch.float32, device=model.device)
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
-    for k, batch in enumerate(islice(loader, num_batches)):
-        batch = trainer.precision_plugin.convert_input(batch)
-        images, targets = trainer.strategy.batch_to_device(batch)
-        with trainer.precision_plugin.forward_context():
-            logits = model(images).float()
-        probabilities, classes = logits.softmax(1).max(1)
-        losses = F.cross_entropy(logits, targets, reduction="none")
-        own = slice(trainer.global_rank, None, trainer.world_size)
-        share = said[k * loader.batch_size :][: loader.batch_size]
-        share[own] = torch.stack((classes, probabilities, losses), 1)
-    for module, mode in modes:
-        module.training = mode
-    classes, probabilities, losses = trainer.strategy.reduce(said, reduce_op="sum").cpu().unbind(1)
-    return Predictions(labels, classes.long(), probabilities, losses)
+    try:
+        for k, batch in enumerate(islice(loader, num_batches)):
+            batch = trainer.precision_plugin.convert_input(batch)
+            images, targets = trainer.strategy.batch_to_device(batch)
+            with trainer.precision_plugin.forward_context():
+                logits = model(images)
+            if not isinstance(logits, Tensor) or logits.ndim != 2:
+                raise ValueError(
+                    f"they need logits (N, classes), and the model gives {kind(logits)}"
+                )
+            logits = logits.float()
+            probabilities, classes = logits.softmax(1).max(1)
+            losses = F.cross_entropy(logits, targets, reduction="none")
+            own = slice(trainer.global_rank, None, trainer.world_size)
+            share = said[k * loader.batch_size :][: loader.batch_size]
+            share[own] = torch.stack((classes, probabilities, losses), 1)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    return said

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from project.callbacks.progress import StepBar, shows_progress
 from project.data.loader import Batch
 from project.data.stream import Split, StreamDataModule
+from project.data.targets import are_classes
 
 MOSTLY = 0.5
 
@@ -187,8 +188,8 @@ def first_examples(trainer: L.Trainer, split: Split, size: int) -> Batch | None:
     if not isinstance(batch, Sequence) or len(batch) != 2:
         return None
     images, labels = batch
-    is_classes = labels.ndim == 1 and not labels.is_floating_point()
-    return (images[:size], labels[:size]) if is_classes else None
+    known = isinstance(images, Tensor) and are_classes(labels)
+    return (images[:size], labels[:size]) if known else None
 
 
 def bare_trainer(trainer: L.Trainer, **kwargs: Any) -> L.Trainer:

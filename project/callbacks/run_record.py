@@ -66,7 +66,8 @@ class RunRecord(Callback):
         command = shlex.join(["python", "-m", "project", *self.command])
         self.start = time.monotonic() - seconds
         data = trainer.datamodule  # type: ignore[attr-defined]
-        sets = getattr(data, "sets", {})
+        streams = isinstance(data, StreamDataModule)
+        sets = data.sets if streams else {}
         self.record = {
             "name": self.config["name"],
             "version": self.run.name,
@@ -74,7 +75,7 @@ class RunRecord(Callback):
             "command": before.get("command", command),  # of the first start
             **git_state(Path(__file__).parent),
             "config_sha256": config_sha256(self.config),
-            "data_sha256": getattr(data, "sha256", None),
+            "data_sha256": data.sha256 if streams else None,
             "classes": getattr(data, "class_names", None),
             "examples": {name: len(sets[name][2]) for name in ("train", "val") if name in sets},
             "versions": package_versions(),
@@ -87,7 +88,7 @@ class RunRecord(Callback):
             MODES: self.modes,
             "tested": before.get("tested", 0),
         }
-        if isinstance(data, StreamDataModule) and "test" in data.sets:  # cut off the others
+        if "test" in sets:  # cut off the others
             self.record[TEST_SET] = data.hash_of("test")
         self.record |= {TEST_SET: before[TEST_SET]} if TEST_SET in before else {}
         if before:

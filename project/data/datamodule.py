@@ -14,6 +14,7 @@ from project.classes import difference, saved_classes
 from project.data.augment import Augment
 from project.data.loader import Images
 from project.data.stream import Sampling, Split, StreamDataModule
+from project.data.targets import are_classes, kind
 
 STATISTICS_EXAMPLES = 20_000  # of images on disk; the mean of more does not move by 0.001
 UNEQUAL = 1.5  # times; ten equal classes of 50 images stay below it where a random fifth is cut off
@@ -65,6 +66,8 @@ class ImageDataModule(StreamDataModule):
     def load(self, split: Split) -> tuple[Images, Tensor] | None:
         """Images, uint8 (N, C, H, W) or a dataset of uint8 (C, H, W), and labels, int64 (N,).
 
+        Other targets, in a tensor with a row for each image, go without pictures and checks.
+
         A dataset's `__repr__` names its content, by which a resumed run knows it again.
 
         None for "val" or "test" means that the data have no such part of their own.
@@ -80,7 +83,7 @@ class ImageDataModule(StreamDataModule):
             self.sets["test"] = (*own, torch.arange(len(own[1])))
         if "train" not in self.sets and not (testing and "test" in self.sets):
             self._split()
-            if stage == "fit":
+            if stage == "fit" and are_classes(self.sets["train"][1]):
                 self._report_classes()
         if testing and "test" not in self.sets:
             raise ValueError(
@@ -90,6 +93,7 @@ class ImageDataModule(StreamDataModule):
     def _split(self) -> None:
         loaded, own = self.load("train"), self.load("val")
         assert loaded is not None
+        self._check_targets(loaded[1])
         for split, indices in self.deal(loaded[1], own is not None).items():
             self.sets[split] = (*loaded, indices)
         if own is not None:
@@ -118,6 +122,19 @@ class ImageDataModule(StreamDataModule):
         if test_size:
             parts["test"] = rest[val_size:][:test_size]
         return parts
+
+    def _check_targets(self, targets: Any) -> None:
+        """Refuse what can't be dealt out as batches, or not in equal numbers of each class."""
+        if not isinstance(targets, Tensor):
+            raise ValueError(
+                f"{type(self).__name__}.load gives {kind(targets)} as targets, but a tensor with a "
+                "row for each image is expected: derive from LightningDataModule for other targets"
+            )
+        if self.sampling is not None and not are_classes(targets):
+            raise ValueError(
+                f"--data.sampling {self.sampling} needs one class for each image, and the targets "
+                f"are {kind(targets)}: leave it out"
+            )
 
     def _report_classes(self) -> None:
         """Say how unequal the training classes are, if they are."""

@@ -3,36 +3,84 @@
 Legend: N examples, K classes.
 """
 
+import io
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from project.data import ImageDataModule
 from project.data.photos import PhotosDataModule
-from project.files import write_rows
+from project.data.stream import StreamDataModule
+from project.data.targets import are_classes, kind
+from project.files import write_rows, write_whole
 from project.reports.curves import save_figure
 from project.reports.predictions import SHOWN, draw_photos
 from project.run import PREDICTIONS
 
 TOP = 5  # classes of a photo
+COLUMNS = 1000  # of a table of outputs; those of more are saved as they are
+WHOLE = "predictions.pt"  # a list of batches, or one tensor (N, ...)
 
 
-def write_outputs(folder: Path, outputs: Tensor, data: Any) -> Path:
-    """Write what `predict_step` gave, (N,) or (N, K), in the order of the data's test set.
+def write_outputs(folder: Path, batches: Sequence[Any], data: Any) -> Path:
+    """Write what `predict_step` gave for each batch, in the order of the data.
+
+    Outputs (N,) or (N, K) are a table: `images.csv` of photos, else `predictions.csv`, with labels
+    and class names if the data have them. All others are saved as they are, in `predictions.pt`.
 
     Returns:
-        The file: `images.csv` of photos, else `predictions.csv`.
+        The file.
+
+    Raises:
+        ValueError: If there are none.
     """
-    if isinstance(data, PhotosDataModule):
+    outputs = joined(batches)
+    if outputs is None or not 1 <= outputs.ndim <= 2 or outputs[:1].numel() > COLUMNS:
+        if all(batch is None for batch in batches):
+            raise ValueError("nothing is written: predict_step returned nothing for any batch")
+        return write_whole_outputs(folder, batches, outputs)
+    classifies = outputs.ndim == 2 and len(getattr(data, "class_names", [])) == outputs.shape[1]
+    if isinstance(data, PhotosDataModule) and classifies:
         return write_photos(folder, outputs, data)
     path = folder / PREDICTIONS
-    if outputs.ndim == 1:  # of a regression
-        write_values(path, outputs, data.sets["test"][1])
-    else:
+    targets = data.sets["test"][1] if isinstance(data, StreamDataModule) else None
+    if isinstance(data, ImageDataModule) and classifies and are_classes(targets):
         write_predictions(path, outputs, data)
+    elif outputs.ndim == 1 and isinstance(targets, Tensor) and targets.ndim == 1:
+        write_values(path, outputs, targets[data.sets["test"][2]])
+    else:
+        write_columns(path, outputs)
+    return path
+
+
+def joined(batches: Sequence[Any]) -> Tensor | None:
+    """All outputs as one tensor, (N, ...), if they are tensors that differ in N alone."""
+    if not batches or not all(isinstance(batch, Tensor) and batch.ndim for batch in batches):
+        return None
+    return torch.cat([*batches]) if len({batch.shape[1:] for batch in batches}) == 1 else None
+
+
+def write_columns(path: Path, outputs: Tensor) -> None:
+    """Write outputs, (N,) or (N, K), as CSV without targets."""
+    rows = outputs.view(len(outputs), -1)
+    names = ["prediction"] if outputs.ndim == 1 else [f"output_{k}" for k in range(rows.shape[1])]
+    table = [[i, *(f"{value:.6g}" for value in row)] for i, row in enumerate(rows.tolist())]
+    write_rows(path, [["index", *names], *table])
+
+
+def write_whole_outputs(folder: Path, batches: Sequence[Any], outputs: Tensor | None) -> Path:
+    """Save outputs that are no table, each batch as it is or all together, and say so."""
+    what = "no tensors of one shape" if outputs is None else kind(outputs)
+    print(f"{PREDICTIONS} is not written, since the outputs ({what}) are not a table.")
+    path = folder / WHOLE
+    buffer = io.BytesIO()
+    torch.save(batches if outputs is None else outputs, buffer)
+    write_whole(path, buffer.getvalue())
     return path
 
 

@@ -1,0 +1,35 @@
+"""How many examples a batch has, whatever it is made of."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+def batch_size_of(batch: Any) -> int | None:
+    """The number of examples, if it can be told.
+
+    It is the length that all tensors of the batch have in common, or that of its lists, as in a
+    pair of a list of images and a list of targets, or else that of its first tensor.
+    """
+    sizes = list(_lengths(batch))
+    if len(set(sizes)) > 1 and isinstance(batch, list | tuple):
+        lists = {len(part) if isinstance(part, list | tuple) else 0 for part in batch}
+        if len(lists) == 1 and 0 not in lists:
+            return lists.pop()
+    return sizes[0] if sizes else None
+
+
+def _lengths(batch: Any) -> Iterator[int]:
+    if isinstance(batch, Tensor):
+        yield from batch.shape[:1]
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from _lengths(value)
+    elif isinstance(batch, list | tuple):
+        for value in batch:
+            yield from _lengths(value)
+    elif is_dataclass(batch):
+        for field in fields(batch):
+            yield from _lengths(getattr(batch, field.name))

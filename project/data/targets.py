@@ -1,0 +1,21 @@
+"""What the targets of a data set are, as far as the project knows them."""
+
+from typing import Any
+
+from torch import Tensor
+
+
+def are_classes(targets: Any) -> bool:
+    """Whether targets are one class for each example: whole numbers, (N,)."""
+    if not isinstance(targets, Tensor) or targets.ndim != 1:
+        return False
+    return not (targets.is_floating_point() or targets.is_complex())
+
+
+def kind(values: Any) -> str:
+    """Type and shape of targets or outputs, in words."""
+    if not isinstance(values, Tensor):
+        return f"a {type(values).__name__}"
+    sizes = ["N", *map(str, values.shape[1:])] if values.ndim else []
+    comma = "," if len(sizes) == 1 else ""
+    return f"{str(values.dtype).removeprefix('torch.')} ({', '.join(sizes)}{comma})"
