@@ -3,7 +3,8 @@
 import csv
 import math
 import os
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ class _ContinuingWriter(ExperimentWriter):
         try:
             super().save()
         except OSError as error:
+            self.metrics = []  # the run ends, and closing its loggers is no reason to try again
             with suppress(OSError):  # the folder may be gone
                 os.truncate(path, size or 0)
             raise OSError(error.errno, error.strerror, str(path)) from error
@@ -81,11 +83,56 @@ class ContinuingCSVLogger(CSVLogger):
             self._experiment = _ContinuingWriter(self.log_dir, self.first_step)
         return super().experiment
 
+    def finalize(self, status: str) -> None:
+        with _keeping(status):
+            super().finalize(status)
+
+
+class RunTensorBoardLogger(TensorBoardLogger):
+    """TensorBoardLogger whose errors name the file, in the thread that logs."""
+
+    @property
+    def experiment(self) -> Any:
+        if self._experiment is None:
+            from project.events import write_in_this_thread  # 1 s to import
+
+            write_in_this_thread()
+        return super().experiment
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        try:
+            super().log_metrics(metrics, step)
+        except ValueError as error:  # which Lightning makes of any error
+            if isinstance(error.__cause__, OSError):
+                raise error.__cause__ from None
+            raise
+
+    def save(self) -> None:
+        try:
+            super().save()
+        except OSError as error:  # of hparams.yaml it has no name
+            name = error.filename or Path(self.log_dir, self.NAME_HPARAMS_FILE)
+            raise OSError(error.errno, error.strerror, str(name)) from error
+
+    def finalize(self, status: str) -> None:
+        with _keeping(status):
+            super().finalize(status)
+
+
+@contextmanager
+def _keeping(status: str) -> Iterator[None]:
+    """Keep the error that has ended a run from being replaced by a later one of the same disk."""
+    try:
+        yield
+    except OSError:
+        if status == "success":
+            raise
+
 
 def run_loggers(run: Path, first_step: int) -> list[Logger]:
     """TensorBoard and `metrics.csv` in a run folder, from an optimiser step on."""
     place = (str(run.parent.parent), run.parent.name, run.name)
     return [
-        TensorBoardLogger(*place, purge_step=first_step or None),
+        RunTensorBoardLogger(*place, purge_step=first_step or None),
         ContinuingCSVLogger(*place, first_step=first_step),
     ]

@@ -3,6 +3,7 @@
 import platform
 import shlex
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,8 @@ class RunRecord(Callback):
         if not self.record:  # it failed before it began
             return
         if not isinstance(exception, Stopped):
-            self._finish(trainer, type(exception).__name__)
+            with suppress(OSError):  # what can't be written now is often why the run ends
+                self._finish(trainer, type(exception).__name__)
             return
         saved = (self.run / LAST).is_file()
         if not saved and trainer.global_step == 0:
