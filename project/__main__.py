@@ -1,6 +1,7 @@
 """`python -m project`: the commands that read files or start processes begin without torch."""
 
 import gc
+import io
 import sys
 from importlib import import_module
 
@@ -13,6 +14,9 @@ def console() -> None:
     """The command of the shell, with one sentence for what is wrong with its input."""
     handle_by(leave)
     args = [arg for arg in sys.argv[1:] if arg != "--debug"]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a file name may hold bytes that are no text
+            stream.reconfigure(errors="backslashreplace")
     try:
         if args and args[0] in OWN_MAIN:
             own = import_module(OWN_MAIN[args[0]])

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # beginnings of one, by OWASP's list
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -91,10 +92,28 @@ def check_folder(folder: Path) -> None:
 
 
 def write_rows(path: Path, rows: Iterable[Sequence[Any]]) -> None:
-    """Write rows as CSV, whole; names of files that are not UTF-8 keep their bytes."""
+    """Write rows as CSV, whole; names of files that are not UTF-8 keep their bytes.
+
+    A text that a spreadsheet would run as a formula gets a leading quote.
+    """
     buffer = io.StringIO(newline="")
-    csv.writer(buffer).writerows(rows)
+    csv.writer(buffer).writerows([_no_formula(cell) for cell in row] for row in rows)
     write_whole(path, buffer.getvalue().encode("utf-8", "surrogateescape"))
+
+
+def _no_formula(cell: Any) -> Any:
+    if not isinstance(cell, str) or not cell.startswith(FORMULA):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell  # a number, such as -1
+
+
+def readable(name: str) -> str:
+    """A name for people: bytes of a file name that are no UTF-8 are shown as `\\xe9`."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def write_whole(path: Path, content: bytes | str) -> None:

@@ -11,7 +11,7 @@ import yaml
 from lightning.pytorch.utilities import rank_zero_info
 
 from project.explain import nearest
-from project.files import check_folder, check_regular, read_text
+from project.files import check_folder, check_regular, read_text, readable
 from project.parser import LINKED
 from project.plain import load_yaml, read_yaml, setting_lines
 from project.run import BEST, CONFIG, LAST, flatten, read_config, read_record
@@ -31,6 +31,12 @@ def expand(args: list[str]) -> list[str]:
         if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
             raise UsageError("the command comes first: python -m project fit --config cifar")
         return args
+    for arg in args:
+        if arg != readable(arg):
+            raise UsageError(
+                f"{readable(arg)} is not UTF-8, and can't be an option: rename it, or give a link "
+                "to it that has another name"
+            )
     given = take_apart(args[1:])
     names = {name for name, _ in given.settings}
     asks = {"-h", "--help"} & set(args) or any(name.endswith(".help") for name in names)

@@ -73,6 +73,13 @@ class ImageDataModule(StreamDataModule):
         None for "val" or "test" means that the data have no such part of their own.
         """
 
+    def files(self, split: Split) -> list[str]:
+        """Path of each image that `load` gives of a split, relative to the data's root.
+
+        Empty if the images are not files of their own.
+        """
+        return []
+
     @property
     def num_classes(self) -> int:
         return len(self.class_names)

@@ -162,6 +162,10 @@ class ImageFolderDataModule(ImageDataModule):
         cache = ImageCache(kept, self._folders[split], stem)
         return cache.read(files, in_memory=size <= self.memory_budget * 1e9), labels
 
+    def files(self, split: Split) -> list[str]:
+        part = self._parts.get(split) or self._parts["train"]  # of which it is dealt out
+        return [path.relative_to(self.root).as_posix() for path in part.files.paths]
+
     def deal(self, labels: Tensor, own_val: bool) -> dict[Split, Tensor]:
         """By a hash of each image, so that no image moves when others come or go."""
         shares: dict[Split, float] = {"test": self.test_size, "val": self.val_size}

@@ -87,20 +87,24 @@ def write_whole_outputs(folder: Path, batches: Sequence[Any], outputs: Tensor | 
 def write_predictions(path: Path, probabilities: Tensor, data: ImageDataModule) -> None:
     """Write label, class and probability of each test image as CSV, in the order of the data.
 
+    The last column is the path of each image, relative to the data's root, if it is of a file.
+
     Args:
-        path: Of the file.
+        path: Path of the CSV file.
         probabilities: Float (N, num_classes).
-        data: Its test images are those that were predicted.
+        data: Data module whose test images were predicted.
     """
     _, labels, indices = data.sets["test"]
     indices = indices[: len(probabilities)]
     best, classes = probabilities.max(1)
-    names = data.class_names
+    names, files = data.class_names, data.files("test")
+    header = ["index", "label", "prediction", "probability"]
     columns = [column.tolist() for column in (indices, labels[indices], classes, best)]
     rows = [
-        [i, names[label], names[k], f"{p:.4f}"] for i, label, k, p in zip(*columns, strict=True)
+        [i, names[label], names[k], f"{p:.4f}", *([files[i]] if files else [])]
+        for i, label, k, p in zip(*columns, strict=True)
     ]
-    write_rows(path, [["index", "label", "prediction", "probability"], *rows])
+    write_rows(path, [[*header, *(["path"] if files else [])], *rows])
 
 
 def write_values(path: Path, values: Tensor, targets: Tensor) -> None:
@@ -126,7 +130,7 @@ def write_photos(folder: Path, probabilities: Tensor, data: PhotosDataModule) ->
     ]
     for i in read:
         pairs = zip(classes[i], best[i], strict=True)
-        rows.append([photos.paths[i], *(x for k, p in pairs for x in (names[k], f"{p:.4f}"))])
+        rows.append([str(photos.paths[i]), *(x for k, p in pairs for x in (names[k], f"{p:.4f}"))])
     write_rows(path, rows)
     shown = read[:: math.ceil(len(read) / SHOWN)]
     said = [(names[classes[i][0]], best[i][0]) for i in shown]

@@ -14,6 +14,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import multiclass_confusion_matrix
 
 from project.data import ImageDataModule
+from project.files import readable
 
 SHOWN = 24  # images of a figure
 DIGIT = 0.64  # width of a digit by the size of the font
@@ -135,6 +136,7 @@ def draw_confusion(said: Predictions, class_names: list[str], title: str) -> Fig
 def short_names(names: Iterable[str]) -> list[str]:
     """Names of at most 16 characters: begin and end of a longer one tell more than its middle."""
     keep = NAME - 7
+    names = map(readable, names)
     return [n if len(n) <= NAME else f"{n[:keep]}…{n[-6:]}" for n in names]
 
 
