@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from project.direction import Mode, recorded_mode
 from project.files import NotRegularError, write_whole
+from project.reports.fonts import glyphs_for
 from project.reports.runs import read_metrics
 from project.run import RECORD, read_record
 
@@ -27,7 +28,8 @@ Mark: TypeAlias = tuple[float, str]
 
 
 def draw_curves(run: Path, monitor: str = "val/loss") -> Figure:
-    """Loss, accuracy and learning rate over the epochs, with the best epoch marked.
+    """Loss, accuracy, the monitored metric and the learning rate over the epochs: those that there
+    are, with the best epoch marked.
 
     Args:
         run: A run folder. Before the first epoch is finished, steps are drawn instead of epochs.
@@ -36,7 +38,7 @@ def draw_curves(run: Path, monitor: str = "val/loss") -> Figure:
     """
     metrics = read_metrics(run)
     record = read_record(run) if (run / RECORD).is_file() else {}
-    length = _epoch_length(metrics)
+    length = _epoch_length(metrics, monitor)
     # A row of step s says what s + 1 steps have led to, but the learning rate of the next step.
     curves: dict[str, Points] = {
         name: [
@@ -46,28 +48,56 @@ def draw_curves(run: Path, monitor: str = "val/loss") -> Figure:
     }
     rates = {name: curves[name] for name in curves if name.split("/")[0] == "lr"}
     best = _best(record, curves.get(monitor, []), recorded_mode(monitor, [record]))
-    titles = ["loss", "accuracy"] + (["learning rate"] if rates else [])
-    figure = Figure(figsize=(3.5 * len(titles), 3.3), layout="constrained")
-    panels = figure.subplots(1, len(titles), sharex="all")
-    for axes, name in zip(panels, ("loss", "acc"), strict=False):
-        _draw_stages(axes, name, curves, best)
-    for points in rates.values():
-        panels[2].plot(*_columns(points), color=STYLES["train"][1])
-        panels[2].set_ylim(bottom=0)
-        panels[2].ticklabel_format(axis="y", scilimits=(-2, 3))
-    for axes, title in zip(panels, titles, strict=True):
-        axes.set(xlabel="epochs trained" if length else "optimiser steps", ylabel=title)
+    titles = _panels(curves, monitor) | ({"lr": "learning rate"} if rates else {})
+    figure = Figure(figsize=(max(3.5 * len(titles), 5), 3.6), layout="constrained")
+    panels = figure.subplots(1, len(titles), sharex="all", squeeze=False)[0]
+    for axes, (name, title) in zip(panels, titles.items(), strict=True):
+        if name == "lr":
+            _draw_rates(axes, rates)
+        else:
+            _draw_stages(axes, name, curves, best)
+        axes.set(xlabel="epochs trained" if length else "optimiser steps")
+        axes.set_ylabel(title, parse_math=False)
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         axes.grid(alpha=0.3)
+    lines = {str(line.get_label()): line for axes in panels for line in axes.lines}
+    shown = {label: line for label, line in lines.items() if not label.startswith("_")}
+    if shown:  # below the panels, where it covers no data
+        columns = len(titles) + 1
+        figure.legend(
+            [*shown.values()], [*shown], loc="outside lower center", ncols=columns, fontsize=9
+        )
     title = "{name} {version}, seed {seed}".format_map(record) if record else run.name
     figure.suptitle(title, parse_math=False)
     return figure
 
 
+def _panels(curves: dict[str, Points], monitor: str) -> dict[str, str]:
+    """Metrics without their stage, and the title of each: those that there are."""
+    stage, _, rest = monitor.partition("/")
+    monitored = rest if stage in STYLES and rest else monitor
+    titles = {"loss": "loss", "acc": "accuracy"}
+    titles |= {} if monitored in titles else {monitored: monitored}
+    measured = {
+        name: title
+        for name, title in titles.items()
+        if {name, f"train/{name}_step", *(f"{stage}/{name}" for stage in STYLES)} & curves.keys()
+    }
+    return measured or {"loss": "loss"}
+
+
+def _draw_rates(axes: Axes, rates: dict[str, Points]) -> None:
+    for points in rates.values():
+        axes.plot(*_columns(points), color=STYLES["train"][1])
+    axes.set_ylim(bottom=0)
+    axes.ticklabel_format(axis="y", scilimits=(-2, 3))
+
+
 def _draw_stages(axes: Axes, name: str, curves: dict[str, Points], best: Mark | None) -> None:
     """Training and validation, the best epoch, and the loss of single batches behind them."""
-    for stage, (label, color, line, marker) in STYLES.items():
-        points = curves.get(f"{stage}/{name}", [])
+    whole = {"": (name, "0.2", "-", "o")} if name in curves else {}  # a metric of no stage
+    for stage, (label, color, line, marker) in (STYLES | whole).items():
+        points = curves.get(f"{stage}/{name}".lstrip("/"), [])
         broken = next((f"{x:.4g}" for x, y in points if not math.isfinite(y)), None)
         label += f", not finite from {broken}" if broken else ""
         few = marker if len(points) < 40 else ""
@@ -85,19 +115,21 @@ def _draw_stages(axes: Axes, name: str, curves: dict[str, Points], best: Mark | 
     finite = [y for y in [*values, *_columns(batches)[1]] if math.isfinite(y)]
     if name == "loss" and finite and 0 < min(finite) * SPAN < max(finite):
         axes.set_yscale("log")
-    if axes.lines:
-        axes.legend(fontsize=9)
 
 
 def _columns(points: Points) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [y for _, y in points]
 
 
-def _epoch_length(metrics: dict[str, list[tuple[int, float]]]) -> float | None:
-    """Optimiser steps of an epoch, once there is a finished one."""
-    if "train/loss" not in metrics:
+def _epoch_length(metrics: dict[str, list[tuple[int, float]]], monitor: str) -> float | None:
+    """Optimiser steps of an epoch, once there is a finished one.
+
+    A Task measures its training loss then; of other models it is the monitored metric that tells.
+    """
+    name = next((name for name in ("train/loss", monitor) if name in metrics), None)
+    if name is None:
         return None
-    step = metrics["train/loss"][-1][0]
+    step = metrics[name][-1][0]
     return (step + 1) / (dict(metrics["epoch"])[step] + 1)
 
 
@@ -130,5 +162,6 @@ def save_figure(figure: Figure, path: Path) -> bytes:
 def to_png(figure: Figure, dpi: int = 120) -> bytes:
     """A figure as PNG, at so many dots per inch."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=dpi)
+    with glyphs_for(figure):
+        figure.savefig(buffer, dpi=dpi)
     return buffer.getvalue()

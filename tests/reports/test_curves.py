@@ -101,7 +101,7 @@ def test_before_the_first_epoch_is_finished_there_are_steps(tmp_path: Path) -> N
     figure = draw_curves(write(tmp_path, [], steps=4))
     assert labels(figure.axes[0]) == {"training, single batches": [1, 2, 3, 4]}
     assert figure.axes[0].get_xlabel() == "optimiser steps"
-    assert not figure.axes[1].lines
+    assert [axes.get_ylabel() for axes in figure.axes] == ["loss", "learning rate"]
 
 
 def test_one_epoch_is_a_marked_point(tmp_path: Path) -> None:
@@ -166,6 +166,60 @@ def test_a_loss_over_decades_is_on_a_logarithmic_axis(
 def test_without_a_learning_rate_there_is_no_panel_for_it(tmp_path: Path) -> None:
     figure = draw_curves(write(tmp_path, [1.0], lr=False))
     assert [axes.get_ylabel() for axes in figure.axes] == ["loss", "accuracy"]
+
+
+def rename(run: Path, names: dict[str, str]) -> Path:
+    """A run whose metrics have other names."""
+    text = (run / "metrics.csv").read_text()
+    for old, new in names.items():
+        text = text.replace(old, new)
+    (run / "metrics.csv").write_text(text)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("monitor", "names", "titles"),
+    [
+        ("val/loss", {}, ["loss", "accuracy", "learning rate"]),
+        ("val/acc", {}, ["loss", "accuracy", "learning rate"]),
+        ("val/wer", {"/acc": "/wer"}, ["loss", "wer", "learning rate"]),
+        ("val/loss", {"/acc": "/wer"}, ["loss", "learning rate"]),
+        ("val/recall/$cat_", {"/acc": "/recall/$cat_"}, ["loss", "recall/$cat_", "learning rate"]),
+        ("wer", {"val/acc": "wer", "train/acc": "other"}, ["loss", "wer", "learning rate"]),
+    ],
+)
+def test_there_is_a_panel_for_what_is_monitored_and_none_for_what_is_not_there(
+    monitor: str, names: dict[str, str], titles: list[str], tmp_path: Path
+) -> None:
+    figure = draw_curves(rename(write(tmp_path, [2.0, 1.0], best_epoch=1), names), monitor)
+    assert [axes.get_ylabel() for axes in figure.axes] == titles
+    for axes in figure.axes[:-1]:
+        values = [line.get_ydata() for line in axes.lines]
+        assert any(len(y) == 2 for y in values), "the panel is not empty"
+        assert labels(axes)["best epoch 2"] == [2, 2]
+    save_figure(figure, tmp_path / "a.png")
+
+
+def test_the_best_epoch_is_in_its_place_without_a_training_loss(tmp_path: Path) -> None:
+    """As of a LightningModule that logs no more than its validation loss."""
+    run = rename(write(tmp_path, [2.0, 1.0], best_epoch=0), {"train/loss": "other"})
+    lines = labels(draw_curves(run).axes[0])
+    assert lines["validation"] == [1, 2]
+    assert lines["best epoch 1"] == [1, 1]
+
+
+@pytest.mark.parametrize("lr", [True, False])
+def test_the_legend_covers_no_data(lr: bool, tmp_path: Path) -> None:
+    run = write(tmp_path, [math.nan, 3.0, 2.0, 1.0], steps=9, lr=lr, best_epoch=3)
+    for names in ({}, {"/acc": "/other"}):
+        figure = draw_curves(rename(run, names))
+        figure.draw_without_rendering()
+        (legend,) = figure.legends
+        box = legend.get_window_extent()
+        assert not any(axes.get_legend() for axes in figure.axes)
+        assert not any(box.overlaps(axes.get_tightbbox()) for axes in figure.axes)
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert box.y0 >= 0
 
 
 def test_a_row_that_is_not_whole_is_left_out(tmp_path: Path) -> None:
