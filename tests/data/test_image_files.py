@@ -71,6 +71,15 @@ def test_no_damage_to_exif_data_makes_an_image_unreadable(turned: Path) -> None:
         assert read_image(turned, 16, 3).shape == (3, 16, 16)
 
 
+@pytest.mark.parametrize("suffix", ["png", "webp", "jpg"])
+@pytest.mark.parametrize("block", [b"Exif", b"MM", b"no EXIF data at all", b"MM\0*\0\0\0\x08\0"])
+def test_a_block_that_is_no_exif_data_does_not_matter(
+    tmp_path: Path, suffix: str, block: bytes
+) -> None:
+    picture().save(tmp_path / f"a.{suffix}", exif=block, quality=95)
+    assert bright_below(tmp_path / f"a.{suffix}")
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("suffix", ["tif", "jpg", "png", "webp", "avif"])
 def test_every_format_is_turned_once(tmp_path: Path, suffix: str, orientation: int) -> None:
