@@ -410,7 +410,11 @@ class CLI(LightningCLI):
         folder = Path(config.trainer.default_root_dir, config.name)
         if self.trainer.is_global_zero:
             self.lr_range.save(folder)
-            print(f"{self.lr_range}\nFigure and numbers: {folder}/lr_find.png and .json")
+            reference = config.model.init_args.get("reference_batch_size")
+            size = getattr(self.datamodule, "batch_size", None)
+            factor = size / reference if size and reference else None
+            print(self.lr_range.describe(factor))
+            print(f"Figure and numbers: {folder}/lr_find.png and .json")
 
     def check(self, model: L.LightningModule, **kwargs: Any) -> None:
         """Print a table of the verdicts, and write it beside the runs of that name."""
