@@ -113,7 +113,29 @@ def _fault(checkpoint: dict[str, Any]) -> str:
     for name, state in checkpoint.get("callbacks", {}).items():
         if not isinstance(state, dict):
             return f"the state of {str(name)[:80]} is of type {type(state).__name__}"
+    for part in checkpoint.values():
+        if isinstance(part, dict) and not _says_how_to_read(part.get("preprocessing")):
+            return "its preprocessing is not a size, a mean and a std of images, with class names"
     return ""
+
+
+def _says_how_to_read(facts: Any) -> bool:
+    """Whether what a checkpoint holds of its images, if it is of images, is of the right types."""
+    if facts is None:
+        return True
+    if not isinstance(facts, dict):
+        return False
+    lists = [facts.get(name) for name in ("class_names", "mean", "std")]
+    names, mean, std = (part if isinstance(part, list) else [] for part in lists)
+    size, channels = facts.get("image_size"), facts.get("in_channels")
+    return (
+        isinstance(size, int)
+        and isinstance(channels, int)
+        and size > 0
+        and channels == len(mean) == len(std)
+        and all(isinstance(number, float) for number in (*mean, *std))
+        and all(isinstance(name, str) for name in names)
+    )
 
 
 def _read(path: Path) -> Any:

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 from project.cli import main
 from project.run import BEST, CONFIG, LAST, RECORD
@@ -64,7 +66,7 @@ COMMANDS = ["fit", "validate", "test", "predict", "export", "check", "lr_find", 
 
 @pytest.fixture(autouse=True)
 def _in_time() -> Iterator[None]:
-    signal.alarm(120)  # whose default ends the process
+    signal.alarm(300)  # whose default ends the process
     yield
     signal.alarm(0)
 
@@ -250,6 +252,67 @@ def bomb(levels: int = 12) -> str:
     return "\n".join(lines)
 
 
+def test_seed_noise_survives_hostile_runs_of_its_name(run: Path, says: Callable[..., str]) -> None:
+    (run / RECORD).write_text("{}")
+    (run / CONFIG).write_text(yaml.safe_dump({"model": POPEN}))
+    (run.parent / "seed_noise.json").write_bytes(pickle.dumps(Payload()))
+    torch.save({"state_dict": {}, "x": Payload()}, run / LAST)
+    where = [f"--trainer.default_root_dir={run.parent.parent}", f"--name={run.parent.name}"]
+    said = says("seed_noise", "--seeds=1", *FIT[1:], *where)
+    assert "seed noise takes two finished runs or more" in said
+    assert f"--model: '{POPEN['class_path']}' can't be named here" in says(
+        "seed_noise", "--seeds=1", f"--config={run / CONFIG}"
+    )
+
+
+def test_a_hostile_cache_and_hostile_images_are_data(
+    tmp_path: Path, says: Callable[..., str]
+) -> None:
+    root = tmp_path / "images"
+    for k in range(20):
+        path = root / ("cat", "dog")[k % 2] / f"{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(k).integers(256, size=(8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path)
+    fit = [*FIT[:2], "--data=ImageFolderDataModule", f"--data.root={root}", "--data.image_size=8"]
+    fit += ["--model=MLP", "--data.batch_size=4", *FIT[7:], "--data.num_workers=0"]
+    assert not says(*fit)
+    for path in (root / ".cache").iterdir():
+        path.write_bytes(pickle.dumps(Payload()))
+    assert not says(*fit)
+    for path in (root / ".cache").iterdir():
+        with path.open("wb") as file:
+            np.save(file, np.array([Payload()], dtype=object), allow_pickle=True)
+    assert not says(*fit)
+    (root / "cat" / "0.png").write_bytes(pickle.dumps(Payload()))
+    assert "0.png" in says(*fit)
+
+
+def mknod(path: Path) -> None:
+    """A device of the kind of /dev/null."""
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    except (AttributeError, PermissionError):
+        pytest.skip("a device can be made by root only")
+
+
+def test_no_output_replaces_a_device(run: Path, says: Callable[..., str]) -> None:
+    for name in ("model.pt2", "predictions.csv", "null"):
+        (run / name).unlink(missing_ok=True)
+        mknod(run.parent / name)
+    output = f"--output={run.parent / 'null'}"
+    assert "null is not a regular file but a device" in says(*command("export", run), output)
+    for name, which in (("model.pt2", "export"), ("predictions.csv", "predict")):
+        (run.parent / name).rename(run / name)
+        assert f"{name} is not a regular file but a device" in says(*command(which, run))
+        assert stat.S_ISCHR((run / name).stat().st_mode)
+        (run / name).unlink()
+    for which, name in (("check", "check.json"), ("lr_find", "lr_find.json")):
+        where = [f"--trainer.default_root_dir={run.parent.parent}", f"--name={run.parent.name}"]
+        mknod(run.parent / name)
+        assert f"{name} is not a regular file" in says(*command(which, run), *where)
+
+
 YAMLS = {
     "recursive": "trainer: &a\n  callbacks: [*a]\nmodel: MLP\n",
     "exploding": bomb(),
@@ -371,6 +434,9 @@ EDITS: list[tuple[str, Any]] = [
     ("train_metrics", 3),
     ("pytorch-lightning_version", 3),
     ("hyper_parameters", "x"),
+    ("SyntheticDataModule/preprocessing", {"class_names": 3}),
+    ("SyntheticDataModule/preprocessing/mean", ["a"]),
+    ("SyntheticDataModule/preprocessing/image_size", "8"),
 ]
 
 

@@ -23,8 +23,8 @@ KNOWN = (
 OWN = (
     *("BestCheckpoint", "CurvesMonitor", "EarlyStopping", "FiniteCheck", "InitLossCheck"),
     *("LastCheckpoint", "LiveState", "MonitorCheck", "OverfitOneBatch", "PredictionGrid"),
-    *("ProgressBar", "RNGState", "ResumeCheck", "RunRecord", "SameStart", "StepMonitor"),
-    *("TensorBoardRecord", "WeightHistogramMonitor"),
+    *("ProgressBar", "RNGState", "RestoreBest", "ResumeCheck", "RunRecord", "SameStart"),
+    *("StepMonitor", "StorableCheck", "TensorBoardRecord", "WeightHistogramMonitor"),
 )
 PACKAGE = __name__.partition(".")[0]
 SWAPPING = ("on_validation_start", "on_validation_epoch_start", "on_validation_batch_start")

@@ -8,6 +8,7 @@ from lightning.pytorch.callbacks import Callback
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from project.pieces import pieces
+from project.storable import storable
 
 KEY = "live"  # in the checkpoint
 
@@ -36,7 +37,7 @@ class LiveState(Callback):
             "untracked": [name for name, norm in norms.items() if not norm.track_running_stats],
             "accumulate_grad_batches": trainer.accumulate_grad_batches,
             "metrics": {k: v.detach().cpu() for k, v in trainer.callback_metrics.items()},
-            "pieces": pieces(checkpoint),
+            "pieces": pieces(storable(checkpoint, "checkpoint")),
         }
 
     def on_load_checkpoint(
