@@ -68,7 +68,7 @@ from project.run import (
     run_of,
     summary,
 )
-from project.sources import expand, locate, only_config
+from project.sources import check_sections, expand, locate, only_config
 from project.switches import dropped_settings
 from project.trainer import Trainer
 from project.usage import OWN_MAIN, TEXTS, UsageError, take_apart
@@ -174,6 +174,9 @@ class CLI(LightningCLI):
         except UsageError as error:
             raise UsageError(locate(str(error), expanded[1:])) from error
         self.given = take_apart(expanded[1:])
+        if self.given.configs:
+            known = {action.dest.split(".")[0] for action in self._parser(expanded[0])._actions}
+            check_sections(self.given.configs, known)
 
     def _parse_ckpt_path(self) -> None:
         """Keep the command line: Lightning would replace `--model.*` by what the checkpoint has."""
@@ -184,7 +187,7 @@ class CLI(LightningCLI):
         self.of_a_run = bool(run)
         if config.name is None:
             config.name = Path(str(config.config[0])).stem if config.config else "run"
-        plain = self._plain_config()
+        plain = config.as_dict()
         check_limits(plain)
         options = {name for name, _ in self.given.settings}
         for sentence in dropped_settings(map(Path, self.given.configs), options, plain):

@@ -1,7 +1,10 @@
 """Values of the right type that can't be meant, refused before anything is built."""
 
+import inspect
 import math
 from typing import Any
+
+from jsonargparse._util import import_object
 
 from project.run import flatten
 from project.usage import UsageError, check_name
@@ -15,8 +18,11 @@ LOWEST = {
     "model.optimizer.lr": 0,
     "trainer.gradient_clip_val": 0,
     "trainer.log_every_n_steps": 0,
+    "trainer.check_val_every_n_epoch": 1,
+    "trainer.num_sanity_val_steps": -1,
     "seed_everything": 0,
 }
+POSITIVE = ("trainer.val_check_interval",)
 HIGHEST = {"seed_everything": 2**32 - 1}
 
 
@@ -30,12 +36,31 @@ def check_limits(config: dict[str, Any]) -> None:
         for number in value if isinstance(value, list) else [value]:
             if isinstance(number, int | float):
                 _check_number(name, number)
+        if value == "" and "." not in name:
+            raise UsageError(f"--{name} needs a value")
     check_name(config["name"])
+    for name in ("model", "data"):
+        _check_null(name, config[name])
     if config["trainer"].get("barebones"):
         raise UsageError(
             "--trainer.barebones trains without loggers and checkpoints, and leaves no run: leave "
             "it out, or use --trainer.fast_dev_run true to try whether a run works"
         )
+
+
+def _check_null(name: str, spec: dict[str, Any]) -> None:
+    """Refuse null for an argument whose type has no None, which jsonargparse passes on."""
+    kind = import_object(spec["class_path"])
+    inits = [vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base)]
+    parameters: dict[str, inspect.Parameter] = {}
+    for init in reversed(inits):
+        parameters |= inspect.signature(init).parameters
+    for key, value in spec.get("init_args", {}).items():
+        parameter = parameters.get(key)
+        if value is None and parameter and isinstance(parameter.default, int | float | str):
+            raise UsageError(
+                f"--{name}.{key}: expected a value such as {parameter.default}, got null"
+            )
 
 
 def _check_number(name: str, number: float) -> None:
@@ -47,5 +72,7 @@ def _check_number(name: str, number: float) -> None:
         raise UsageError(f"--{name}: {number} is too large, at most {LARGEST - 1} can be counted")
     if number < LOWEST.get(name, -math.inf):
         raise UsageError(f"--{name}: {number} must be {LOWEST[name]} or more")
+    if number <= 0 and name in POSITIVE:
+        raise UsageError(f"--{name}: {number} must be positive")
     if number > HIGHEST.get(name, math.inf):
         raise UsageError(f"--{name}: {number} must be {HIGHEST[name]} or less")

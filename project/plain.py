@@ -111,6 +111,8 @@ def read_yaml(path: Path) -> Any:
         where, why = "", str(error)
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
             where, why = f", line {error.problem_mark.line + 1},", str(error.problem)
+        elif isinstance(error, yaml.reader.ReaderError):
+            why = str(error.reason)
         raise ValueError(f"{path}{where} can't be read as YAML: {why}") from error
 
 

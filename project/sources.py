@@ -91,6 +91,16 @@ def locate(message: str, args: list[str]) -> str:
     return message
 
 
+def check_sections(files: list[str], known: set[str]) -> None:
+    """Refuse a misspelt section with nothing in it, which jsonargparse passes over."""
+    for file in files:
+        for name in read_yaml(Path(file)):
+            if name not in known:
+                line = setting_lines(read_text(file))[name]
+                hint = nearest(name, known)
+                raise UsageError(f"{file}, line {line}: unknown option --{name}{hint}")
+
+
 @contextmanager
 def only_config(args: list[str]) -> Iterator[None]:
     """Keep what a user's modules print out of the output of `--print_config`, which is YAML."""
