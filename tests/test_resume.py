@@ -39,14 +39,14 @@ class Killer:
         def on_train_batch_start(self: Classifier, *_: Any) -> None:
             killer.tick("train")
 
-        def on_validation_batch_start(self: Classifier, *_: Any) -> None:
+        def validation_step(self: Classifier, *args: Any) -> None:
             if not self.trainer.sanity_checking:
                 killer.tick("val")
+            step(self, *args)
 
+        step = Classifier.validation_step
         monkeypatch.setattr(Classifier, "on_train_batch_start", on_train_batch_start)
-        monkeypatch.setattr(
-            Classifier, "on_validation_batch_start", on_validation_batch_start, raising=False
-        )
+        monkeypatch.setattr(Classifier, "validation_step", validation_step)
 
     def tick(self, kind: str) -> None:
         if (kind, self.counts[kind]) in self.moments:
@@ -89,8 +89,7 @@ def compare(straight: Path, resumed: Path) -> None:
             states = checkpoint["callbacks"]
             (best,) = [states.pop(key) for key in list(states) if key.startswith("BestCheckpoint")]
             checkpoint["best_score"] = best["best_model_score"]
-            # Lightning's counters of progress include how often a run was started.
-            del checkpoint["config"], checkpoint["loops"]
+            del checkpoint["config"]
         same(one, other, name)
     assert curves(straight) == curves(resumed)
     records = [json.loads((run / "run.json").read_text()) for run in (straight, resumed)]
@@ -142,6 +141,12 @@ VARIANTS = {
     "val-every-2": (MLP, ["--trainer.check_val_every_n_epoch", "2", "--trainer.max_epochs", "4"]),
     "clip": (RESNET, ["--trainer.gradient_clip_val", "0.1"]),
     "log-every-step": (MLP, ["--trainer.log_every_n_steps", "1"]),
+    "plateau-val-in-epoch": (
+        MLP,
+        ["--model.lr_scheduler", "ReduceLROnPlateau", "--trainer.val_check_interval", "5"],
+    ),
+    "max-steps": (MLP, ["--trainer.max_steps", "33", "--trainer.max_epochs", "null"]),
+    "averaged": (MLP, ["--trainer.callbacks", "EMAWeightAveraging"]),
 }
 
 
@@ -152,7 +157,7 @@ def test_interrupted_equals_uninterrupted(variant: str, monkeypatch: pytest.Monk
     straight = [*args, *options, "--trainer.default_root_dir", "straight"]
     main(straight)
     moments = [("train", 3), ("train", 11), ("train", 12), ("train", 13), ("val", 0), ("val", 1)]
-    moments += [("train", 25), ("train", 26), ("train", 30)]
+    moments += [("train", 25), ("train", 26), ("train", 30), ("train", 38)]
     resumed = [*args, *options, "--trainer.default_root_dir", "resumed"]
     times = run_with_interruptions(killer, resumed, moments, disturb)
     assert times >= 6

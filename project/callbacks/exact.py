@@ -16,7 +16,7 @@ from project.resume import LOOKING
 # Those of Lightning that were seen to resume exactly, within an epoch and at its end.
 KNOWN = (
     *("DeviceStatsMonitor", "LearningRateMonitor", "ModelCheckpoint", "ModelSummary"),
-    *("RichModelSummary", "RichProgressBar", "TQDMProgressBar", "Timer", "EarlyStopping"),
+    *("RichModelSummary", "RichProgressBar", "Timer", "EarlyStopping"),
     *("GradientAccumulationScheduler", "BackboneFinetuning"),
     *("EMAWeightAveraging", "WeightAveraging"),
 )
@@ -27,31 +27,40 @@ OWN = (
     *("StepMonitor", "StorableCheck", "TensorBoardRecord", "WeightHistogramMonitor"),
 )
 PACKAGE = __name__.partition(".")[0]
-SWAPPING = ("on_validation_start", "on_validation_epoch_start", "on_validation_batch_start")
+SWAPPING = (  # hooks that come between the start of validation and a save within it
+    *("on_validation_start", "on_validation_epoch_start"),
+    *("on_validation_batch_start", "on_validation_batch_end"),
+)
 
 
 def is_known(callback: Callback) -> bool:
     """Return whether a callback resumes exactly: by a test, by its own word, or having no state."""
     kind = type(callback)
-    if kind.__module__.partition(".")[0] == PACKAGE and kind.__name__ in OWN:
-        return True
-    if getattr(lightning_callbacks, kind.__name__, None) is kind:
-        return kind.__name__ in KNOWN
+    if _is_own(kind) or _is_lightnings(kind):
+        return _is_own(kind) or kind.__name__ in KNOWN
     if kind.state_dict is not Callback.state_dict:
         return kind.load_state_dict is not Callback.load_state_dict
-    return all(value is None for value in vars(callback).values())
+    # Lightning lends the model's `log` to every callback.
+    return not {k for k, v in vars(callback).items() if v is not None} - {"log", "log_dict"}
+
+
+def _is_own(kind: type[Callback]) -> bool:
+    return kind.__module__.partition(".")[0] == PACKAGE and kind.__name__ in OWN
+
+
+def _is_lightnings(kind: type[Callback]) -> bool:
+    return getattr(lightning_callbacks, kind.__name__, None) is kind
 
 
 def may_swap(trainer: L.Trainer) -> bool:
     """Return whether something may hold other weights in the model while it is validated."""
-    kinds = [type(c) for c in trainer.callbacks if not is_known(c)]  # type: ignore[attr-defined]
-    averaging = (lightning_callbacks.WeightAveraging, lightning_callbacks.EMAWeightAveraging)
-    kinds += [type(c) for c in trainer.callbacks if isinstance(c, averaging)]  # type: ignore[attr-defined]
-    model = type(trainer.lightning_module)
+    kinds = {type(callback) for callback in trainer.callbacks}  # type: ignore[attr-defined]
+    harmless = {k for k in kinds if _is_own(k) or (_is_lightnings(k) and k.__name__ in KNOWN)}
+    harmless -= {lightning_callbacks.WeightAveraging, lightning_callbacks.EMAWeightAveraging}
+    pairs: list[tuple[type, type]] = [(kind, Callback) for kind in kinds - harmless]
+    pairs.append((type(trainer.lightning_module), Task))
     return any(
-        getattr(kind, hook) is not getattr(base, hook)
-        for hook in SWAPPING
-        for kind, base in [*((kind, Callback) for kind in kinds), (model, Task)]
+        getattr(kind, hook) is not getattr(base, hook) for kind, base in pairs for hook in SWAPPING
     )
 
 
