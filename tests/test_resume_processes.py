@@ -43,13 +43,13 @@ LAST = RUN / "checkpoints/last.ckpt"
 class Process:
     """`python -m project …`, in a process group of its own."""
 
-    def __init__(self, args: list[str], folder: Path) -> None:
+    def __init__(self, args: list[str], folder: Path, code: str = "") -> None:
         # One thread, since the tests run side by side with others, and DDP sets one too.
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         self.log = folder / "log.txt"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "project", *args],
+                [sys.executable, *(["-c", code] if code else ["-m", "project"]), *args],
                 cwd=folder,
                 env=environment,
                 stdout=log,

@@ -6,8 +6,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
-from test_resume_processes import MLP, RUN, Process, stop
+from PIL import Image
+from test_resume_processes import LAST, MLP, RUN, Process, saved_since, stop
 
 from project.run import absent, claim_run, release_run
 
@@ -60,8 +62,18 @@ def test_after_training_it_does_not_wait(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_processes_that_read_images_leave_signals_to_the_run(tmp_path: Path) -> None:
-    args = [*MLP, "--preflight", "false", "--trainer.max_epochs", "50", "--data", "PATH"]
-    assert stop and args  # see below
+    pixels = np.random.default_rng(0).integers(0, 255, (60, 8, 8, 3), dtype=np.uint8)
+    for i, image in enumerate(pixels):
+        path = tmp_path / f"images/train/{'ab'[i % 2]}/{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    args = ["fit", "--config", "image_folder", "--name", "synthetic", "--data.root", "images"]
+    args += ["--data.image_size", "8", "--data.memory_budget", "0", "--data.num_workers", "2"]
+    args += ["--data.batch_size", "8", "--model", "MLP", "--trainer.max_epochs", "500"]
+    args += ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
+    args += ["--preflight", "false"]
+    process = Process(args, tmp_path).until(saved_since(tmp_path / LAST))
+    stop(process, signal.SIGTERM, 20)
 
 
 def test_runs_that_start_while_others_are_released(tmp_path: Path) -> None:

@@ -118,9 +118,10 @@ class ImageDataModule(StreamDataModule):
         test_size = _count(self.test_size, total)
         train_size = total - val_size - test_size if self.train_size is None else self.train_size
         if train_size < 1 or train_size + val_size + test_size > total:
-            sizes = f"train_size {train_size} + val_size {val_size}"
-            sizes += f" + test_size {test_size}" if test_size else ""
-            raise ValueError(f"{sizes} does not fit the {total} images that there are")
+            sizes = {"train_size": self.train_size, "val_size": val_size, "test_size": test_size}
+            given = " + ".join(f"{k} {v}" for k, v in sizes.items() if v or v == self.train_size)
+            needed = "leaves none for training of" if self.train_size is None else "does not fit"
+            raise ValueError(f"{given} {needed} the {total} images that there are")
         order = torch.randperm(total, generator=torch.Generator().manual_seed(self.split_seed))
         parts: dict[Split, Tensor] = {"train": order[:train_size]}
         rest = order[train_size:]
