@@ -118,9 +118,12 @@ class ImageDataModule(StreamDataModule):
         test_size = _count(self.test_size, total)
         train_size = total - val_size - test_size if self.train_size is None else self.train_size
         if train_size < 1 or train_size + val_size + test_size > total:
-            sizes = {"train_size": self.train_size, "val_size": val_size, "test_size": test_size}
-            given = " + ".join(f"{k} {v}" for k, v in sizes.items() if v or v == self.train_size)
-            needed = "leaves none for training of" if self.train_size is None else "does not fit"
+            sizes = [f"val_size {val_size}"] + ([f"test_size {test_size}"] if test_size else [])
+            needed = "leaves none for training of"
+            if self.train_size is not None:
+                sizes.insert(0, f"train_size {train_size}")
+                needed = "does not fit"
+            given = " + ".join(sizes)
             raise ValueError(f"{given} {needed} the {total} images that there are")
         order = torch.randperm(total, generator=torch.Generator().manual_seed(self.split_seed))
         parts: dict[Split, Tensor] = {"train": order[:train_size]}
