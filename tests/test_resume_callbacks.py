@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from project.callbacks.exact import KNOWN, is_known
 from project.checkpoint import load_checkpoint
 from project.cli import main
-from project.models import MLP, Classifier
+from project.models import Classifier
 from project.resume import CALLBACKS, DEVICES, FREE
 from project.run import NEUTRAL
 from project.signals import Interrupted
@@ -372,4 +372,7 @@ def test_known_are_own_callbacks_and_subclasses_that_keep_their_state() -> None:
     assert is_known(Keeps())
     assert not is_known(Counts())
     assert not is_known(L.pytorch.callbacks.LambdaCallback(on_fit_start=print))
-    assert MLP.on_train_batch_end is L.LightningModule.on_train_batch_end
+    plateau = ["--model.lr_scheduler", "ReduceLROnPlateau", "--early_stopping.patience", "9"]
+    options = ["--preflight", "true", "--trainer.max_epochs", "1"]
+    trainer: Any = main([*FIT, *plateau, *options]).trainer
+    assert [type(c).__name__ for c in trainer.callbacks if not is_known(c)] == []

@@ -22,8 +22,8 @@ KNOWN = (
 )
 OWN = (
     *("BestCheckpoint", "CurvesMonitor", "EarlyStopping", "FiniteCheck", "InitLossCheck"),
-    *("LastCheckpoint", "LiveState", "MonitorCheck", "OverfitOneBatch", "PredictionGrid"),
-    *("ProgressBar", "RNGState", "RestoreBest", "ResumeCheck", "RunRecord", "SameStart"),
+    *("LastCheckpoint", "LiveState", "MonitorCheck", "OverfitOneBatch", "PlateauStepper"),
+    *("PredictionGrid", "ProgressBar", "RNGState", "RestoreBest", "ResumeCheck", "RunRecord", "SameStart"),
     *("StepMonitor", "StorableCheck", "TensorBoardRecord", "WeightHistogramMonitor"),
 )
 PACKAGE = __name__.partition(".")[0]
