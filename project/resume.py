@@ -114,7 +114,7 @@ def _lost(checkpoint: dict[str, Any]) -> list[str]:
         return ["the checkpoint does not say what belongs to it"]
     found = pieces(checkpoint)
     lost = sorted(name for name, digest in saved.items() if found.get(name) != digest)
-    for name in NEEDED & set(lost):
+    for name in (name for name in lost if name in NEEDED or name in found):
         raise ValueError(
             f"cannot resume: the checkpoint's {name} is not what was saved: start a new run from "
             "its weights with --init_from FILE"
