@@ -23,7 +23,15 @@ KNOWN = (
 OWN = (
     *("BestCheckpoint", "CurvesMonitor", "EarlyStopping", "FiniteCheck", "InitLossCheck"),
     *("LastCheckpoint", "LiveState", "MonitorCheck", "OverfitOneBatch", "PlateauStepper"),
-    *("PredictionGrid", "ProgressBar", "RNGState", "RestoreBest", "ResumeCheck", "RunRecord", "SameStart"),
+    *(
+        "PredictionGrid",
+        "ProgressBar",
+        "RNGState",
+        "RestoreBest",
+        "ResumeCheck",
+        "RunRecord",
+        "SameStart",
+    ),
     *("StepMonitor", "StorableCheck", "TensorBoardRecord", "WeightHistogramMonitor"),
 )
 PACKAGE = __name__.partition(".")[0]
