@@ -56,7 +56,7 @@ def fit(
     model: L.LightningModule, check: L.Callback, every_n_steps: int = 0, **options: Any
 ) -> L.Trainer:
     """Train with 13 batches an epoch and both checkpoints."""
-    saves = run_checkpoints(RUN, "val/loss", LastCheckpoint(every_n_steps=every_n_steps))
+    saves = run_checkpoints(RUN, "val/loss", "min", LastCheckpoint(every_n_steps=every_n_steps))
     data = SyntheticDataModule(104, 24, 0, image_size=8, batch_size=8)
     defaults: dict[str, Any] = {"max_epochs": 4, "logger": False, "log_every_n_steps": 5, **OFF}
     defaults |= {"plugins": [AtomicCheckpointIO()], "callbacks": [check, *saves]}
@@ -140,7 +140,7 @@ def check_kept(before: dict[Path, bytes]) -> None:
 def test_bad_losses_leave_the_checkpoints(at: int, every_n_steps: int) -> None:
     """The save that comes first finds them, where no step is logged before."""
     model, snapshots = Faulty(at), Snapshots()
-    callbacks = [Ring(), snapshots, *run_checkpoints(RUN, "val/loss", LastCheckpoint())]
+    callbacks = [Ring(), snapshots, *run_checkpoints(RUN, "val/loss", "min", LastCheckpoint())]
     callbacks[-1].every_n_steps = every_n_steps  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=f"nan at step {at} "):
         fit(model, Ring(), callbacks=callbacks, log_every_n_steps=0)
@@ -169,7 +169,7 @@ def test_bad_weights_are_not_saved(name: str, stage: str) -> None:
 
     poison = Poison()
     model = Faulty()
-    saves = run_checkpoints(RUN, "val/loss", LastCheckpoint())
+    saves = run_checkpoints(RUN, "val/loss", "min", LastCheckpoint())
     with pytest.raises(ValueError, match="the weights are not finite after 26 steps") as error:
         fit(model, FiniteCheck(), callbacks=[FiniteCheck(), poison, *saves])
     assert f"the values of 1 of 9 tensors ({name})" in str(error.value)
@@ -323,7 +323,7 @@ class Check(FiniteCheck):
         super().on_train_start(trainer, pl_module)
         self._each_step = each_step
 
-saves = run_checkpoints(run, "val/loss", LastCheckpoint())
+saves = run_checkpoints(run, "val/loss", "min", LastCheckpoint())
 callbacks = [Check(), StepMonitor(), *saves]
 off = dict.fromkeys(("enable_progress_bar", "enable_model_summary"), False)
 trainer = L.Trainer(

@@ -30,6 +30,7 @@ from project.callbacks import (
     monitors,
     run_checkpoints,
 )
+from project.callbacks.restore_best import RestoreBest
 from project.checkpoint import AtomicCheckpointIO, load_checkpoint
 from project.cli import main
 from project.data import SyntheticDataModule
@@ -82,7 +83,8 @@ def fit(
         callbacks = [
             *callbacks,
             RunRecord(run, CONFIG, []),
-            *run_checkpoints(run, "val/loss", last),
+            RestoreBest(run),
+            *run_checkpoints(run, "val/loss", "min", last),
         ]
     defaults: dict[str, Any] = {
         "max_epochs": 3,
@@ -370,7 +372,7 @@ def test_a_resumed_run_shows_nothing_twice() -> None:
 
 def test_without_the_run_record_or_checkpoints() -> None:
     record = TensorBoardRecord(CONFIG)
-    best, _ = run_checkpoints(RUN, "val/acc", LastCheckpoint())
+    best, _ = run_checkpoints(RUN, "val/acc", "max", LastCheckpoint())
     fit([record, best], saves=False, max_epochs=1)
     assert isinstance(best, BestCheckpoint)
     score = float(best.best_model_score or -1)  # of the monitor, which is all that is known

@@ -45,7 +45,7 @@ def test_what_a_reader_sees() -> None:
     SeedNoiseReport.of(FOLDER).save(FOLDER)
     text = (FOLDER / "seed_noise.md").read_text(encoding="utf-8")
     assert text.startswith("# mlp: val/acc 84.50 ± 0.79 % (5 seeds)\n")
-    assert "| 3    | 1          | 0.1650   | 83.50 % | 7       | version_3 |" in text
+    assert "| 3    | 2          | 0.1650   | 83.50 % | 7       | version_3 |" in text
     for row in (
         "95 % interval of the mean (Student's t)                   | 83.52 to 85.48 %",
         "standard deviation (n − 1)                                | 0.79 points",
