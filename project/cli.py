@@ -91,7 +91,8 @@ DESCRIPTION = """Train and test image classifiers, and compare what came out.
     python -m project fit --help                    the options of a command
     python -m project fit --model.help ResNet18     those of a class
 
-An error is one sentence; add --debug for where it came from."""
+Configs are taken first, in their order, then options; later wins. What is wrong with them is one
+sentence (--debug shows where it was found); an error in code of yours shows its traceback."""
 
 TRAINER: dict[str, dict[str, Any]] = {  # what a command needs its trainer to be
     "check": {"num_sanity_val_steps": 0, "enable_model_summary": False},

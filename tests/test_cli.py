@@ -433,7 +433,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "number": ([*FIT, "--model.optimizer.lr", "abc"], 2, "lr: expected float.* got 'abc'"),
     "preset alone": (["fit", "--config", "presets/debug"], 2, "a preset comes after a config"),
     "preset first": (
-        ["fit", "--config", "presets/ddp", "--config", "synthetic"],
+        ["fit", "--config", "preset.yaml", "--config", "synthetic"],
         2,
         "a preset comes after the config",
     ),
@@ -473,6 +473,7 @@ def test_bad_input_gets_one_sentence(
     case: str, exit_code: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("empty.yaml").write_text("trainer: {max_epochs: 1}")
+    Path("preset.yaml").write_text("data: {init_args: {drop_last: true}}")
     Path("typo.yaml").write_text("trainer:\n  max_epoc: 3\n")
     Path("section.yaml").write_text("trainers: 3\n")
     Path("broken.yaml").write_text("trainer: [\n  max_epochs: 3\n")
