@@ -62,13 +62,14 @@ class PredictionGrid(Harmless, Callback):
     def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule, title: str) -> None:
         if not trainer.strategy.reduce_boolean_decision(not self.given_up):
             return  # on all ranks, since they evaluate together
+        run = run_folder(trainer)  # for which all of them may have to ask rank 0
         with self.harmless("pictures of predictions"):
             said = predict_validation(trainer, pl_module)
             if said is not None and trainer.is_global_zero:
-                self._save(trainer, said, title)
+                self._save(trainer, run, said, title)
 
-    def _save(self, trainer: L.Trainer, said: Predictions, title: str) -> None:
-        run, data = run_folder(trainer), trainer.datamodule  # type: ignore[attr-defined]
+    def _save(self, trainer: L.Trainer, run: Path, said: Predictions, title: str) -> None:
+        data = trainer.datamodule  # type: ignore[attr-defined]
         figures = {
             "predictions": draw_grid(said, data, title),
             "confusion": draw_confusion(said, data.class_names, title),
