@@ -19,6 +19,7 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 pictures: .venv/installed
 	$(BIN)/python scripts/pictures.py $(ARGS)

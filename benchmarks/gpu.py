@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.timing import RESULTS, Row, interleave, report, silent, versus
-from project.cli import main as project
+from project.commands.cli import main as project
 from project.data import Augment, TensorLoader
 from project.models import ResNet18
-from project.run import RECORD, read_record
+from project.runs.folder import RECORD, read_record
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WARM_UP = 10  # steps in which cuDNN chooses its kernels

@@ -25,12 +25,12 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from benchmarks.timing import RESULTS, Clock, Row, interleave, report, seconds, silent, versus
-from project.cli import main as project
+from project.commands.cli import main as project
 from project.data import ImageDataModule
-from project.data.stream import Split
-from project.loggers import run_loggers
+from project.engine.datamodule import Split
+from project.engine.loggers import run_loggers
 from project.models import MLP, ResNet18
-from project.reports.runs import read_metrics
+from project.runs.sets import read_metrics
 
 ROOT = Path(__file__).parents[1]
 MB = 2**20

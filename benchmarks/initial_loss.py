@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from project.callbacks import InitLossCheck
-from project.callbacks.checks import Verdict
-from project.callbacks.rehearsal import unseen
 from project.models import MLP, Classifier, ResNet18
+from project.preflight.check import Verdict
+from project.preflight.rehearsal import unseen
 
 SHARES: dict[str, list[float]] = {
     "50:50": [0.5, 0.5],

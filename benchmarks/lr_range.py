@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.timing import silent
 from project.callbacks import CurvesMonitor, PredictionGrid
-from project.cli import main as command
+from project.commands.cli import main as command
 
 GRID = (1e-3, 1e-2, 3e-2, 1e-1)
 QUIET = ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]

@@ -20,7 +20,7 @@ import torch
 from benchmarks.timing import RESULTS, save
 from project.callbacks import FiniteCheck, StepMonitor
 from project.data import SyntheticDataModule
-from project.loggers import run_loggers
+from project.engine.loggers import run_loggers
 from project.models import MLP
 
 BLOCK = 50  # steps, one of which is logged

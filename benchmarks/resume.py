@@ -23,10 +23,10 @@ from torch.optim import SGD
 
 from benchmarks.timing import RESULTS, save
 from project.callbacks import RNGState
-from project.checkpoint import AtomicCheckpointIO, load_checkpoint
 from project.data import SyntheticDataModule
+from project.engine.checkpoint_io import AtomicCheckpointIO, load_checkpoint
 from project.models import MLP, Classifier, ResNet18
-from project.run import LAST, RECORD
+from project.runs.folder import LAST, RECORD
 
 ROOT = Path(__file__).parents[1]
 RUN, TRACE = Path("runs/synthetic/version_0"), Path("trace.txt")

@@ -22,7 +22,7 @@ from typing import Any
 import lightning as L
 
 from benchmarks.timing import REPEATS, RESULTS, Row, interleave, report, versus
-from project.run import CONFIG, RECORD
+from project.runs.folder import CONFIG, RECORD
 
 ROOT = Path(__file__).parents[1]
 IMPORT = ["-c", "import lightning.pytorch.cli"]

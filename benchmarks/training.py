@@ -35,7 +35,7 @@ from benchmarks.timing import (
     silent,
     versus,
 )
-from project.cli import main as project
+from project.commands.cli import main as project
 from project.data import FashionMNISTDataModule, SyntheticDataModule
 from project.models import MLP, ResNet18
 

@@ -5,9 +5,9 @@ import io
 import sys
 from importlib import import_module
 
-from project.failures import report
-from project.signals import Interrupted, Stopped, handle_by, leave, say, stop
-from project.usage import OWN_MAIN
+from project.commands.table import OWN_MAIN
+from project.engine.failures import report
+from project.engine.signals import Interrupted, Stopped, handle_by, leave, say, stop
 
 
 def console() -> None:
@@ -23,7 +23,7 @@ def console() -> None:
             handle_by(stop)
             sys.exit(own.main(args[1:]))
         gc.disable()  # what is imported is no garbage; to look for it nearly doubles the time
-        cli = import_module("project.cli")
+        cli = import_module("project.commands.cli")
         gc.freeze()  # nor is it looked at while it trains
         gc.enable()
         handle_by(stop)

@@ -15,7 +15,8 @@ from keyword import iskeyword
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from project.usage import OptionParser, UsageError
+from project.commands.table import OptionParser
+from project.runs.errors import UsageError
 
 ROOT = Path(__file__).parents[1]
 OWN = ("project/new.py", "tests/test_new.py", "docs/new_project.md", "tests/test_readme.py")

@@ -15,9 +15,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from project import models
 from project.callbacks import EarlyStopping
-from project.cli import CLI
-from project.sources import FOLLOWS, config_folder
-from project.usage import COMMANDS, OWN_MAIN
+from project.commands.cli import CLI
+from project.commands.sources import FOLLOWS, config_folder
+from project.commands.table import COMMANDS, OWN_MAIN
 
 NAME = CLI.__module__.partition(".")[0]  # of the package and of its command
 BASH = """\

@@ -15,7 +15,7 @@ import torch
 
 from project.__main__ import console
 from project.callbacks import CurvesMonitor, PredictionGrid
-from project.signals import SIGNALS
+from project.engine.signals import SIGNALS
 
 SHARED = Path(os.environ.get("PROJECT_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric, Metric
 
 from project.data import ImageDataModule
-from project.data.datamodule import Split
+from project.engine.image_datamodule import Split
 from project.models import Task
 
 SIZE = 48

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from project.run import claim_run, config_sha256, lock_run, read_record, write_record
+from project.runs.folder import claim_run, config_sha256, lock_run, read_record, write_record
 
 OPTIONS = ("seconds", "fail", "lr", "name", "seed_everything", "run")
 

@@ -18,10 +18,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from project.checkpoint import AtomicCheckpointIO, load_checkpoint
-from project.cli import main
+from project.commands.cli import main
+from project.engine.checkpoint_io import AtomicCheckpointIO, load_checkpoint
+from project.engine.weights import check_fits, init_from
 from project.models import MLP
-from project.weights import check_fits, init_from
 
 ROOT = Path(__file__).parents[1]
 COMMON = ["--data.train_size", "48", "--data.val_size", "16", "--data.test_size", "16"]
@@ -62,7 +62,7 @@ def overwrite_forever(path: Path, started: Any) -> None:
 def test_kill_9_while_saving_leaves_a_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["project.checkpoint"])
+    context.set_forkserver_preload(["project.engine.checkpoint_io"])
     caught, rng = 0, random.Random(0)
     for _ in range(5):
         started = context.Event()
@@ -210,7 +210,7 @@ def test_a_flipped_bit_in_a_record_is_found_before_loading(
     places = regions(damaged)
     assert sum(name.startswith("data/") for name in places) > 20
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("damage was loaded"))
-    monkeypatch.setattr("project.checkpoint._newest_whole", lambda _: "")
+    monkeypatch.setattr("project.engine.checkpoint_io._newest_whole", lambda _: "")
     for name, place in places.items():
         for position in rng.sample(place, min(len(place), 40 if name == "data.pkl" else 3)):
             flipped = bytearray(whole)
@@ -231,7 +231,7 @@ def test_a_flipped_bit_anywhere_is_found_or_harmless(
     state = {"weight": torch.arange(12.0).view(3, 4), "mean": torch.arange(3)}
     saved = {"epoch": 3, "state_dict": state, "metrics": {"val/loss": 0.5}}
     AtomicCheckpointIO().save_checkpoint(saved, path)
-    monkeypatch.setattr("project.checkpoint._newest_whole", lambda _: "")
+    monkeypatch.setattr("project.engine.checkpoint_io._newest_whole", lambda _: "")
     whole = path.read_bytes()
     inside = {position for place in regions(path).values() for position in place}
     harmless = 0

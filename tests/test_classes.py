@@ -13,14 +13,14 @@ from PIL import Image
 from reports.runs import write_runs
 from torch import Tensor
 
-from project.checkpoint import load_checkpoint
-from project.classes import difference, saved_classes
-from project.cli import main
+from project.commands.cli import main
+from project.commands.compare import check_comparable
 from project.data import SyntheticDataModule
+from project.engine.checkpoint_io import load_checkpoint
+from project.engine.weights import check_same_classes, init_from
 from project.models import MLP, FastNet, ResNet18
-from project.reports.compare import check_comparable
-from project.reports.seed_noise import SeedNoiseReport
-from project.weights import check_same_classes, init_from
+from project.reports.seed_report import SeedNoiseReport
+from project.runs.classes import difference, saved_classes
 
 QUIET = ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--preflight=false"]
 QUIET += ["--trainer.enable_model_summary=false"]

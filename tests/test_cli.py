@@ -18,13 +18,13 @@ import yaml
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch.optim import SGD, AdamW
 
-from project.cli import CLI, main
+from project.commands.cli import CLI, main
+from project.commands.sources import config_folder, expand
 from project.data import FashionMNISTDataModule, SyntheticDataModule
+from project.engine.signals import SIGNALS
 from project.models import MLP, ResNet18
-from project.run import claim_run, lock_run
-from project.signals import SIGNALS
-from project.sources import config_folder, expand
-from project.usage import UsageError
+from project.runs.errors import UsageError
+from project.runs.folder import claim_run, lock_run
 
 TINY = ["--data.train_size", "48", "--data.val_size", "20", "--data.test_size", "20"]
 TINY += ["--data.image_size", "8", "--data.batch_size", "16", "--model.width", "4"]
@@ -562,7 +562,7 @@ def test_signals_before_training_give_the_codes_of_a_shell(
         def stopped(_: list[str], number: int = number) -> None:
             os.kill(os.getpid(), number)
 
-        monkeypatch.setattr("project.cli.main", stopped)
+        monkeypatch.setattr("project.commands.cli.main", stopped)
         assert exit_code(["fit"]) == 128 + number
 
 

@@ -15,10 +15,10 @@ import yaml
 
 from benchmarks import scaling
 from project.callbacks import PredictionGrid
-from project.checkpoint import load_checkpoint
-from project.cli import main
-from project.data.loader import TensorLoader
-from project.data.stream import EVAL_FACTOR
+from project.commands.cli import main
+from project.engine.checkpoint_io import load_checkpoint
+from project.engine.datamodule import EVAL_FACTOR
+from project.engine.loader import TensorLoader
 from project.models.classifier import LossAndAccuracy
 
 ROOT = Path(__file__).parents[1]

@@ -16,12 +16,12 @@ from torchmetrics.classification import MulticlassCalibrationError, MulticlassF1
 from torchmetrics.text import WordErrorRate
 
 from project.callbacks import EarlyStopping as OwnEarlyStopping
-from project.cli import main
-from project.direction import mode_by_name, recorded_mode
+from project.commands.cli import main
+from project.engine.monitored import model_modes, monitor_mode
 from project.models import MLP
 from project.models.classifier import LossAndAccuracy
-from project.monitored import model_modes, monitor_mode
-from project.usage import UsageError
+from project.runs.direction import mode_by_name, recorded_mode
+from project.runs.errors import UsageError
 
 FIT = ["fit", "--config", "synthetic", "--data.train_size", "48", "--data.val_size", "20"]
 FIT += ["--data.test_size", "20", "--data.image_size", "8", "--data.batch_size", "16"]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from project.__main__ import console
-from project.cli import main
-from project.usage import COMMANDS, DEFAULT_CONFIG
+from project.commands.cli import main
+from project.commands.table import COMMANDS, DEFAULT_CONFIG
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]

@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from project import export
-from project.cli import main
+from project.commands import export
+from project.commands.cli import main
 from project.models import MLP, FastNet, ResNet18
 from project.models.classifier import Classifier
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from project.failures import PACKAGE, Frame, claim, user_error
+from project.engine.failures import PACKAGE, Frame, claim, user_error
 from tests.test_cli import FIT
 
 CODE = """
@@ -159,7 +159,8 @@ def test_only_steps_of_a_model_of_this_package_are_never_refusals() -> None:
 
 def test_processes_that_fail_alike_say_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     script = (
-        "import os, sys; from project.failures import claim; sys.exit(not claim(ValueError('x')))"
+        "import sys; from project.engine import failures;"
+        "sys.exit(not failures.claim(ValueError('x')))"
     )
     monkeypatch.setattr("tempfile.tempdir", str(Path.cwd()))
     environment = os.environ | {"TMPDIR": str(Path.cwd()), "LOCAL_RANK": "1"}

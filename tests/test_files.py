@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from project.files import NotRegularError, open_regular, read_bytes, read_text, write_whole
+from project.runs.files import NotRegularError, open_regular, read_bytes, read_text, write_whole
 
 
 @pytest.fixture(params=["pipe", "folder", "device", "link to a pipe"])

@@ -16,10 +16,10 @@ import pytest
 from lightning.pytorch.callbacks import Callback
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from project import files
-from project.checkpoint import load_checkpoint
-from project.cli import main
-from project.loggers import RunTensorBoardLogger
+from project.commands.cli import main
+from project.engine.checkpoint_io import load_checkpoint
+from project.engine.loggers import RunTensorBoardLogger
+from project.runs import files
 
 ROOT = Path(__file__).parents[1]
 FIT = ["fit", "--config=synthetic", "--model=MLP", "--data.image_size=8", "--data.train_size=40"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from project.__main__ import console
-from project.cli import CLI
+from project.commands.cli import CLI
 from tests.test_cli import QUIET
 
 LONGEST = 320  # characters of a sentence, with "error: "
@@ -262,7 +262,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(CLI, "setup_parser", setup_once)
     monkeypatch.setattr(CLI, "_run_subcommand", stop)
-    monkeypatch.setattr("project.seeds.work", stop)
+    monkeypatch.setattr("project.commands.seed_noise.work", stop)
     monkeypatch.setattr("project.__main__.report", raise_it)
 
 

@@ -19,8 +19,8 @@ import torch
 import yaml
 from PIL import Image
 
-from project.cli import main
-from project.run import BEST, CONFIG, LAST, RECORD
+from project.commands.cli import main
+from project.runs.folder import BEST, CONFIG, LAST, RECORD
 
 FIT = ["fit", "--config=synthetic", "--model=MLP", "--data.image_size=8", "--data.train_size=40"]
 FIT += ["--data.val_size=20", "--data.test_size=20", "--data.batch_size=20", "--preflight=false"]
@@ -178,7 +178,7 @@ class Untyped(torch.nn.Module):
 def test_an_argument_without_a_type_takes_no_class() -> None:
     from jsonargparse import ArgumentParser
 
-    import project.parser  # noqa: F401
+    import project.commands.parser  # noqa: F401
 
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(torch.nn.Module, "module")

@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from project.callbacks.checkpoints import LastCheckpoint
-from project.cli import main
+from project.commands.cli import main
 from project.data import ImageFolderDataModule
+from project.engine.saving import LastCheckpoint
 
 FIT = ["fit", "--config=synthetic", "--data=ImageFolderDataModule", "--data.image_size=16"]
 FIT += ["--data.batch_size=4", "--model=MLP", "--trainer.max_epochs=3", "--preflight=false"]

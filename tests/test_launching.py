@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from project.checkpoint import load_checkpoint
-from project.cli import main
+from project.commands.cli import main
+from project.engine.checkpoint_io import load_checkpoint
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
@@ -328,7 +328,7 @@ def test_the_error_of_one_process_is_shown_and_ends_the_others(fault: str, tmp_p
 def test_the_end_of_a_process_is_not_aborted(tmp_path: Path) -> None:
     """By gloo, whose threads let go of their last tensors only now."""
     script = (
-        "import sys, torch, lightning.pytorch, project.processes\n"
+        "import sys, torch, lightning.pytorch, project.engine.processes\n"
         "from torch import distributed\n"
         "store = distributed.FileStore('store', 2)\n"
         "rank = int(sys.argv[1])\n"
@@ -432,7 +432,7 @@ def test_in_a_notebook(strategy: str, twin: dict[str, torch.Tensor], tmp_path: P
     from test_notebooks import ThisInterpreter
 
     args = [*FIT[3:], "--trainer.strategy", strategy, "--trainer.devices", "2"]
-    cell = nbformat.v4.new_code_cell(f"from project.cli import main\nmain({args!r})")
+    cell = nbformat.v4.new_code_cell(f"from project.commands.cli import main\nmain({args!r})")
     client = nbclient.NotebookClient(
         nbformat.v4.new_notebook(cells=[cell]),
         timeout=LIMIT_S,

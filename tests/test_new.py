@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from project import new
-from project.usage import UsageError
+from project.runs.errors import UsageError
 
 NAME = "plankton"
 # `project` as an English word, as a table of pyproject.toml, and as what benchmarks call `main`.
@@ -73,14 +73,14 @@ def run(folder: Path, *args: str) -> str:
     ("text", "renamed"),
     [
         ("from project import cli; import project, project.data as d", 3),
-        ('"import sys, torch, project.processes"', 1),
+        ('"import sys, torch, project.engine.processes"', 1),
         ("python -m project fit and `python -m project`", 2),
         ("torchrun --max-restarts 2 -m -- project fit", 1),
         ('[sys.executable, "-m", "project", *args]', 1),
         ('"argv = [\\"project\\"]\\n"', 1),
         ("sys.argv = ['project', 'fit']", 1),
         (r'match=r"project\.data\.MLP"', 1),
-        ('class_path: project.profiler.StepProfiler\nx: "project.cli:main"', 2),
+        ('class_path: project.engine.profiler.StepProfiler\nx: "project.commands.cli:main"', 2),
         ('[project]\nname = "project"\n[project.scripts]\nproject = "project.__main__:console"', 3),
         ('packages = ["project"]\nconfigs = "project/configs"', 2),
         ("    # via project (pyproject.toml)\n    #   project (pyproject.toml)", 2),
@@ -89,12 +89,12 @@ def run(folder: Path, *args: str) -> str:
         ("*\n!project\n!configs", 1),
         ("docker build --tag project .\ndocker run project fit --config cifar", 2),
         ('{ "name": "project", "image": "x" }', 1),
-        ("`project/data/loader.py` and `project.data` of `project`", 3),
+        ("`project/engine/loader.py` and `project.data` of `project`", 3),
         ("this project, the project's data, a project. It is", 0),
         ("pyproject.toml and `[project.scripts]` of https://pypi.org/project/torch/", 0),
         ('tomllib.loads(text)["project"]["name"], table["project"], PROJECT_TEST_DATA', 0),
         ("try the project without data: --config synthetic", 0),
-        ("from project.cli import main as project", 1),
+        ("from project.commands.cli import main as project", 1),
         ("my-project/x, new_project.md, project_1", 0),
     ],
 )
@@ -190,7 +190,7 @@ def changed_on_both_sides(template: Path, folder: Path) -> None:
     (folder / "README.md").write_text("# My own words\n")
     commit(folder, "Mine")
     (folder / "notes.txt").write_text("of mine, not for git")
-    replace(template / "project/usage.py", '"synthetic"', '"cifar"')
+    replace(template / "project/commands/table.py", '"synthetic"', '"cifar"')
     replace(template / "README.md", "# ", "# More than ")
     (template / "project/extra.py").write_text("from project import usage\n\nprint(usage)\n")
     (template / "configs/linear_regression.yaml").unlink()
@@ -240,7 +240,7 @@ def test_a_repository_made_by_github_takes_later_versions_too(
     changed_on_both_sides(template, folder)
     start(folder, "--update")
     new.git(folder, "merge", "--no-edit", "template")
-    assert 'DEFAULT_CONFIG = "cifar"' in (folder / "project/usage.py").read_text("utf-8")
+    assert 'DEFAULT_CONFIG = "cifar"' in (folder / "project/commands/table.py").read_text("utf-8")
     assert (folder / "configs/synthetic.yaml").read_text("utf-8").startswith("# Mine. ")
     assert not (folder / "project/new.py").exists()
 

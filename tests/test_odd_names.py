@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from project.cli import main
-from project.files import readable, write_rows
+from project.commands.cli import main
+from project.runs.files import readable, write_rows
 
 CLASSES = (b"\xe9t\xe9", b"=1+1", b"-dog")
 FILES = [b"caf\xe9", b"=a", b"@b", *(b"%d" % k for k in range(9))]

@@ -15,11 +15,11 @@ from other_tasks import KINDS, SIZE
 from torch import Tensor, nn
 
 from project.callbacks import CurvesMonitor, PredictionGrid, pictures
-from project.callbacks.batch_size import batch_size_of
-from project.callbacks.monitors import WeightHistogramMonitor, gradient_norm
-from project.cli import main
-from project.reports import outputs
-from project.reports.runs import read_metrics
+from project.commands import predict as outputs
+from project.commands.cli import main
+from project.engine.batch_size import batch_size_of
+from project.engine.step_monitor import WeightHistogramMonitor, gradient_norm
+from project.runs.sets import read_metrics
 
 QUIET = ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
 QUIET += ["--trainer.enable_model_summary", "false", "--name", "other"]

@@ -11,9 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from project.cli import main
-from project.data import ImageFolderDataModule, image_files
-from project.data.photos import PhotosDataModule
+from project.commands.cli import main
+from project.data import ImageFolderDataModule
+from project.engine import image_files
+from project.engine.photos import PhotosDataModule
 
 CLASSES = ("cat", "dog", "staffordshire_bull_terrier $\\frac")
 FIT = ["fit", "--config=synthetic", "--data=ImageFolderDataModule", "--data.image_size=16"]

@@ -7,10 +7,10 @@ import lightning as L
 import pytest
 from lightning.pytorch.callbacks import Callback
 
-from project.cli import main
+from project.commands.cli import main
 from project.data import SyntheticDataModule
+from project.engine.profiler import StepProfiler
 from project.models import MLP
-from project.profiler import StepProfiler
 
 PAUSE_S = 0.05
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from project.cli import main
+from project.commands.cli import main
+from project.commands.sources import config_folder
+from project.commands.table import OWN_MAIN
 from project.data.cifar10 import BATCHES
-from project.sources import config_folder
-from project.usage import OWN_MAIN
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from project.callbacks.checkpoints import Interrupted
-from project.cli import main
+from project.commands.cli import main
+from project.engine.saving import Interrupted
 from project.models import Classifier
 
 COMMON = ["--data.train_size", "104", "--data.val_size", "24", "--data.test_size", "0"]

@@ -16,13 +16,13 @@ from test_resume import same
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from project.callbacks.exact import KNOWN, is_known
-from project.checkpoint import load_checkpoint
-from project.cli import main
+from project.commands.cli import main
+from project.engine.checkpoint_io import load_checkpoint
+from project.engine.exact import KNOWN, is_known
+from project.engine.resume import CALLBACKS, DEVICES, FREE
+from project.engine.signals import Interrupted
 from project.models import Classifier
-from project.resume import CALLBACKS, DEVICES, FREE
-from project.run import NEUTRAL
-from project.signals import Interrupted
+from project.runs.folder import NEUTRAL
 
 SMALL = ["--data.train_size", "40", "--data.val_size", "24", "--data.test_size", "0"]
 SMALL += ["--data.image_size", "8", "--data.batch_size", "8", "--trainer.accelerator", "cpu"]
@@ -338,7 +338,7 @@ def test_a_signal_after_the_last_step_leaves_the_rest_to_the_resume(
 ) -> None:
     """Without a step more: the best weights, the pictures and the record."""
     from project.callbacks import PredictionGrid
-    from project.signals import Stopped
+    from project.engine.signals import Stopped
 
     drawn: list[str] = []
 

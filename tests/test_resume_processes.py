@@ -19,9 +19,9 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_resume import compare, curves
 
-from project.callbacks.checkpoints import Interrupted
-from project.checkpoint import load_checkpoint
-from project.cli import main
+from project.commands.cli import main
+from project.engine.checkpoint_io import load_checkpoint
+from project.engine.saving import Interrupted
 from project.models import Classifier
 
 ROOT = Path(__file__).parents[1]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from project.cli import main
-from project.run import summary
+from project.commands.cli import main
+from project.runs.folder import summary
 from tests.reports.runs import write_runs
 
 FIT = ["fit", "--config", "synthetic", "--model", "MLP", "--preflight", "false"]

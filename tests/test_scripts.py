@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from project import seeds, variants
-from project.cli import main
+from project.commands import seed_noise as seeds
+from project.commands import variants
+from project.commands.cli import main
 
 ROOT = Path(__file__).parents[1]
 spec = spec_from_file_location("pictures", ROOT / "scripts" / "pictures.py")

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from project import jobs
-from project.jobs import environment, visible_gpus
-from project.run import lock_run, read_record, write_record
-from project.seeds import main, parse_seeds
-from project.usage import UsageError, take_apart
-from project.variants import parse_sweep, variant_names
+from project.commands import jobs
+from project.commands.jobs import environment, visible_gpus
+from project.commands.seed_noise import main, parse_seeds
+from project.commands.table import take_apart
+from project.commands.variants import parse_sweep, variant_names
+from project.runs.errors import UsageError
+from project.runs.folder import lock_run, read_record, write_record
 
 ROOT = Path(__file__).parents[1]
 RUNS = Path("runs/synthetic")
@@ -220,7 +221,7 @@ def test_no_child_outlives_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         if trained():
             raise OSError("the terminal is gone")
 
-    monkeypatch.setattr("project.seeds.Display.__call__", fail)
+    monkeypatch.setattr("project.commands.seed_noise.Display.__call__", fail)
     with pytest.raises(OSError, match="gone"):
         main(["--seeds", "2", "--seconds", "30"])
     (record,) = records()

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from test_resume_processes import LAST, MLP, RUN, Process, saved_since, stop
 
-from project.run import absent, claim_run, release_run
+from project.runs.folder import absent, claim_run, release_run
 
 ROOM = Path("runs/synthetic")
 

@@ -10,11 +10,12 @@ import torch
 from lightning.pytorch.callbacks import ProgressBar as LightningBar
 from lightning.pytorch.callbacks import RichProgressBar, Timer, TQDMProgressBar
 
-from project.cli import CLI, main
-from project.sources import expand
-from project.usage import UsageError, take_apart
-from project.variants import configure
-from project.weights import init_from
+from project.commands.cli import CLI, main
+from project.commands.sources import expand
+from project.commands.table import take_apart
+from project.commands.variants import configure
+from project.engine.weights import init_from
+from project.runs.errors import UsageError
 from tests.test_cli import FIT, parse
 
 DATA = "model: MLP\ndata:\n  class_path: ImageFolderDataModule\n  init_args:\n    root: {}\n"
@@ -43,7 +44,7 @@ def test_a_value_is_not_taken_for_an_option(value: str) -> None:
 
 def test_named_model_and_data_need_no_config(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("project.sources.rank_zero_info", said.append)
+    monkeypatch.setattr("project.commands.sources.rank_zero_info", said.append)
     both = settings("--model", "MLP", "--data=SyntheticDataModule")
     assert not both.config
     assert both.trainer.max_epochs is None
@@ -197,7 +198,7 @@ def test_what_a_switch_drops_is_said(
             raise Stopped
 
     said: list[str] = []
-    monkeypatch.setattr("project.cli.rank_zero_info", said.append)
+    monkeypatch.setattr("project.commands.cli.rank_zero_info", said.append)
     with pytest.raises(Stopped):
         Stop(["fit", "--config", "synthetic", *switch.split()])
     assert len(said) == bool(sentence)

@@ -14,10 +14,10 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 
-from project.checkpoint import AtomicCheckpointIO, load_checkpoint
-from project.cli import main
+from project.commands.cli import main
+from project.engine.checkpoint_io import AtomicCheckpointIO, load_checkpoint
+from project.engine.storable import storable
 from project.models import MLP
-from project.storable import storable
 
 FIT = ["fit", "--config=synthetic", "--data.image_size=8", "--data.train_size=40"]
 FIT += ["--data.val_size=20", "--data.batch_size=20", "--preflight=false"]
@@ -181,7 +181,7 @@ def test_the_first_file_is_read_back_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
-    from project import checkpoint
+    from project.engine import checkpoint_io as checkpoint
 
     true = checkpoint._read
     monkeypatch.setattr(checkpoint, "_read", lambda path: (read.append(path), true(path))[1])

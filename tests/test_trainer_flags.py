@@ -13,9 +13,9 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 
-from project.cli import main
+from project.commands.cli import main
 from project.data import Augment, SyntheticDataModule
-from project.data.stream import Sampling
+from project.engine.datamodule import Sampling
 from project.models import MLP
 
 OFF: dict[str, Any] = dict.fromkeys(

@@ -18,15 +18,20 @@ from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
 from torch import Tensor
 
-from project.callbacks.checkpoints import BestCheckpoint
-from project.callbacks.harmless import Harmless
-from project.callbacks.restore_best import find_restored
-from project.callbacks.run_record import find_record
-from project.data import ImageDataModule
-from project.data.targets import are_classes, kind
-from project.loggers import tensorboards
+from project.callbacks.prediction_figures import (
+    Predictions,
+    draw_confusion,
+    draw_grid,
+    draw_hardest,
+)
+from project.engine.harmless import Harmless
+from project.engine.image_datamodule import ImageDataModule
+from project.engine.loggers import tensorboards
+from project.engine.restore_best import find_restored
+from project.engine.run_record import find_record
+from project.engine.saving import BestCheckpoint
+from project.engine.targets import are_classes, kind
 from project.reports.curves import CURVES, draw_curves, save_figure
-from project.reports.predictions import Predictions, draw_confusion, draw_grid, draw_hardest
 
 FIRST_AFTER_S = 10.0  # a short run needs no curves before its end
 COST_FACTOR = 100  # times the cost of a drawing pass before the next one

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from project.data.datamodule import ImageDataModule, missing
-from project.data.stream import Split
-from project.files import NotRegularError, open_regular, read_bytes
-from project.signals import Stopped
+from project.engine.datamodule import Split
+from project.engine.image_datamodule import ImageDataModule, missing
+from project.engine.signals import Stopped
+from project.runs.files import NotRegularError, open_regular, read_bytes
 
 BATCHES = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
 FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin")

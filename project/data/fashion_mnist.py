@@ -10,9 +10,9 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from project.data.datamodule import ImageDataModule, missing
-from project.data.stream import Split
-from project.files import open_regular
+from project.engine.datamodule import Split
+from project.engine.image_datamodule import ImageDataModule, missing
+from project.runs.files import open_regular
 
 FILES = {"train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")}
 FILES["test"] = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")

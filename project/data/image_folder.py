@@ -8,13 +8,13 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from project.data.datamodule import ImageDataModule
-from project.data.image_cache import ImageCache
-from project.data.image_files import MAX_MEGAPIXELS, ImageFiles
-from project.data.image_index import CACHE, READ, Found, beside, find_parts, folders, scan
-from project.data.loader import Images
-from project.data.split import deal, numbers
-from project.data.stream import Split
+from project.engine.datamodule import Split
+from project.engine.image_cache import ImageCache
+from project.engine.image_datamodule import ImageDataModule
+from project.engine.image_files import MAX_MEGAPIXELS, ImageFiles
+from project.engine.image_index import CACHE, READ, Found, beside, find_parts, folders, scan
+from project.engine.loader import Images
+from project.engine.split import deal, numbers
 
 
 class Part(NamedTuple):

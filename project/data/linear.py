@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from project.data.loader import generator
-from project.data.stream import Split, StreamDataModule
+from project.engine.datamodule import Split, StreamDataModule
+from project.engine.loader import generator
 
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 

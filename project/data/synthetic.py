@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from project.data.datamodule import ImageDataModule
-from project.data.loader import generator
-from project.data.stream import Split
+from project.engine.datamodule import Split
+from project.engine.image_datamodule import ImageDataModule
+from project.engine.loader import generator
 
 ORIENTATIONS, FREQUENCIES = 5, (3.0, 6.0)
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics import Metric
 
-from project.models.task import Task
+from project.engine.task import Task
 
 
 class LossAndAccuracy(Metric):

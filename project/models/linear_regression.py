@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 from torchmetrics import MeanSquaredError, Metric
 
-from project.models.task import Task
+from project.engine.task import Task
 
 
 class LinearRegression(Task):

@@ -1,1 +1,1 @@
-"""From measurements to numbers, text and figures."""
+"""From run folders to numbers, text and figures; needs no trainer and no torch."""

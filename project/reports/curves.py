@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from project.direction import Mode, recorded_mode
-from project.files import NotRegularError, write_whole
-from project.reports.fonts import glyphs_for
-from project.reports.runs import read_metrics
-from project.run import RECORD, read_record
+from ..runs.direction import Mode, recorded_mode
+from ..runs.files import NotRegularError, write_whole
+from ..runs.folder import RECORD, read_record
+from ..runs.sets import read_metrics
+from .fonts import glyphs_for
 
 CURVES = "curves.png"
 STYLES = {  # told apart without colours too

@@ -5,10 +5,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from project.reports.runs import read_metrics
-from project.reports.seed_noise import SeedNoiseReport
-from project.reports.sweep import SweepReport
-from project.reports.tables import Scale
+from ..runs.sets import read_metrics
+from .seed_report import SeedNoiseReport
+from .sweep import SweepReport
+from .tables import Scale
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "black")  # Okabe, Ito
 NUMBERED = 10  # seeds; the numbers of more would cover each other

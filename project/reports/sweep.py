@@ -9,12 +9,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from project.direction import Mode, recorded_mode
-from project.files import write_whole
-from project.reports.seed_noise import COLUMNS, SeedNoiseReport
-from project.reports.statistics import holm, pooled_std, welch
-from project.reports.tables import table
-from project.reports.verdict import ALPHA
+from ..runs.direction import Mode, recorded_mode
+from ..runs.files import write_whole
+from .comparison import ALPHA
+from .seed_report import COLUMNS, SeedNoiseReport
+from .statistics import holm, pooled_std, welch
+from .tables import table
 
 
 @dataclass
@@ -80,8 +80,8 @@ class SweepReport:
 
     def save(self, root: Path) -> Path:
         """Write `<name>-<settings>.md`, `.json` and `.png` beside the folders of the variants."""
-        from project.reports.curves import to_png  # 0.3 s to import
-        from project.reports.seed_figures import draw_sweep
+        from .curves import to_png  # 0.3 s to import
+        from .seed_figures import draw_sweep
 
         settings = re.findall(r"(?:^|-)([A-Za-z_]\w*)=", self.label(self.reports[0]))
         path = root / f"{self.name}-{'-'.join(settings)}.md"

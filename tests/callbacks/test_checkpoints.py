@@ -11,11 +11,11 @@ import torch
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 from project.callbacks import BestCheckpoint, EarlyStopping, LastCheckpoint
-from project.callbacks.checkpoints import Interrupted
-from project.checkpoint import load_checkpoint
+from project.commands.trainer import Trainer
 from project.data import SyntheticDataModule
+from project.engine.checkpoint_io import load_checkpoint
+from project.engine.saving import Interrupted
 from project.models import MLP
-from project.trainer import Trainer
 
 QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
 

@@ -19,11 +19,11 @@ from torch.optim import AdamW
 from torch.utils.data import DataLoader, TensorDataset
 
 from project.callbacks import InitLossCheck, OverfitOneBatch
-from project.callbacks.diagnosis import smoothing_floor, softmax_floor
-from project.cli import main
+from project.commands.cli import main
+from project.commands.trainer import Trainer
 from project.data import SyntheticDataModule
 from project.models import MLP
-from project.trainer import Trainer
+from project.preflight.diagnosis import smoothing_floor, softmax_floor
 
 OFF = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
 

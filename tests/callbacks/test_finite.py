@@ -18,11 +18,11 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 from project.callbacks import FiniteCheck, LastCheckpoint, run_checkpoints
-from project.callbacks.finite import all_finite
-from project.checkpoint import AtomicCheckpointIO, load_checkpoint
 from project.data import SyntheticDataModule
+from project.engine.checkpoint_io import AtomicCheckpointIO, load_checkpoint
+from project.engine.finite import all_finite
 from project.models import MLP
-from project.run import BEST, LAST
+from project.runs.folder import BEST, LAST
 
 ROOT = Path(__file__).parents[2]
 RUN = Path("runs/synthetic/version_0")
@@ -208,7 +208,7 @@ def test_a_device_is_read_on_logged_steps_and_epoch_ends_only(
     fit(Faulty(), Ring(), max_epochs=1)
     assert reads == [(4, 5), (9, 5), (13, 3)]
     reads.clear()
-    monkeypatch.setattr("project.callbacks.finite.MAX_PENDING", 6)
+    monkeypatch.setattr("project.engine.finite.MAX_PENDING", 6)
     fit(Faulty(), Ring(), max_epochs=1, log_every_n_steps=0)
     assert reads == [(5, 6), (11, 6), (13, 1)]
 
@@ -284,10 +284,10 @@ from types import SimpleNamespace
 import lightning as L
 import torch
 from project.callbacks import *
-from project.callbacks import monitors
-from project.checkpoint import AtomicCheckpointIO
+from project.engine import step_monitor as monitors
+from project.engine.checkpoint_io import AtomicCheckpointIO
 from project.data import SyntheticDataModule
-from project.loggers import run_loggers
+from project.engine.loggers import run_loggers
 from project.models import MLP
 
 fault, each_step = sys.argv[1], sys.argv[2] == "each-step"

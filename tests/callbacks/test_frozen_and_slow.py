@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
-from project.callbacks.checks import OverfitOneBatch, Verdict
-from project.callbacks.controls import ZeroInputCheck
-from project.callbacks.progress import StepBar
+from project.commands.trainer import Trainer
 from project.data import SyntheticDataModule
+from project.engine.progress import StepBar
 from project.models import MLP, ResNet18
-from project.trainer import Trainer
+from project.preflight.check import OverfitOneBatch, Verdict
+from project.preflight.controls import ZeroInputCheck
 
 
 def verdicts(model: L.LightningModule, **kwargs: Any) -> dict[str, Verdict]:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from benchmarks.initial_loss import SHARES, batch_of, verdicts
 from project.callbacks import InitLossCheck
-from project.callbacks.checks import Verdict
-from project.callbacks.init_loss import healthy_range
+from project.preflight.check import Verdict
+from project.preflight.init_loss import healthy_range
 
 WIDTHS = ["ResNet18, width 16", "ResNet18, width 8"]
 

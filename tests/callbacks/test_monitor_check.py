@@ -12,8 +12,8 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from project.callbacks import EarlyStopping, LastCheckpoint, MonitorCheck, run_checkpoints
-from project.checkpoint import load_checkpoint
 from project.data import SyntheticDataModule
+from project.engine.checkpoint_io import load_checkpoint
 from project.models import MLP
 
 OFF: dict[str, Any] = dict.fromkeys(

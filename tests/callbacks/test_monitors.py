@@ -27,16 +27,16 @@ from project.callbacks import (
     StepMonitor,
     TensorBoardRecord,
     WeightHistogramMonitor,
-    monitors,
     run_checkpoints,
 )
-from project.callbacks.restore_best import RestoreBest
-from project.checkpoint import AtomicCheckpointIO, load_checkpoint
-from project.cli import main
+from project.commands.cli import main
 from project.data import SyntheticDataModule
-from project.loggers import run_loggers
+from project.engine import step_monitor as monitors
+from project.engine.checkpoint_io import AtomicCheckpointIO, load_checkpoint
+from project.engine.loggers import run_loggers
+from project.engine.restore_best import RestoreBest
 from project.models import MLP
-from project.run import BEST, LAST
+from project.runs.folder import BEST, LAST
 
 RUN = Path("runs/synthetic/version_0")
 OFF = {"enable_progress_bar": False, "enable_model_summary": False}

@@ -21,10 +21,10 @@ from torch import nn
 
 from project.callbacks import BestCheckpoint, CurvesMonitor, PredictionGrid, RunRecord, pictures
 from project.callbacks.pictures import predict_validation
-from project.cli import main
+from project.callbacks.prediction_figures import Predictions
+from project.commands.cli import main
 from project.data import SyntheticDataModule
 from project.models import MLP
-from project.reports.predictions import Predictions
 
 pytestmark = pytest.mark.pictures
 

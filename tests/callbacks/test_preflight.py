@@ -15,11 +15,11 @@ from torch.optim import SGD, Adam, AdamW, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from project.callbacks.checks import OverfitOneBatch, Verdict
-from project.callbacks.controls import ZeroInputCheck
+from project.commands.trainer import Trainer
 from project.data import Augment, SyntheticDataModule
 from project.models import MLP, ResNet18
-from project.trainer import Trainer
+from project.preflight.check import OverfitOneBatch, Verdict
+from project.preflight.controls import ZeroInputCheck
 
 
 @pytest.fixture(autouse=True)

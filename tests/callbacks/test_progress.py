@@ -13,7 +13,7 @@ import lightning as L
 import pytest
 import torch
 
-from project.callbacks.progress import LayerTable, ProgressBar
+from project.engine.progress import LayerTable, ProgressBar
 from project.models import MLP
 
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor
 
-from project.callbacks import restore_best
-from project.checkpoint import load_checkpoint
-from project.cli import CLI, main
+from project.commands.cli import CLI, main
+from project.engine import restore_best
+from project.engine.checkpoint_io import load_checkpoint
 
 FIT = ["fit", "--config", "synthetic", "--model", "MLP", "--model.hidden_sizes", "[16]"]
 FIT += ["--model.optimizer", "SGD", "--model.optimizer.lr", "0.5", "--data.train_size", "64"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from project.callbacks.rng import RNGState, get_state, set_state
 from project.data import SyntheticDataModule
+from project.engine.rng import RNGState, get_state, set_state
 from project.models import MLP
 
 CPU = torch.device("cpu")

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from project.callbacks import BestCheckpoint, EarlyStopping, RunRecord
-from project.checkpoint import load_checkpoint
+from project.commands.trainer import Trainer
 from project.data import SyntheticDataModule
+from project.engine.checkpoint_io import load_checkpoint
 from project.models import MLP
-from project.run import config_sha256, git_state, has_ended, is_finished
-from project.trainer import Trainer
+from project.runs.folder import config_sha256, git_state, has_ended, is_finished
 
 QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
 CONFIG: dict[str, Any] = {"name": "try", "seed_everything": 3, "trainer": {"max_epochs": 2}}

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from project.data.augment import (
+from project.engine.augment import (
     Augment,
     PaddingMode,
     color_jitter,
@@ -22,7 +22,7 @@ from project.data.augment import (
     random_resized_crop,
     random_rotation,
 )
-from project.data.loader import generator
+from project.engine.loader import generator
 
 
 def noise(channels: int = 3, size: tuple[int, int] = (10, 12), number: int = 6) -> Tensor:

@@ -19,8 +19,8 @@ from project.data import (
     ImageDataModule,
     TensorLoader,
 )
-from project.data.datamodule import Split, missing
-from project.data.loader import generator
+from project.engine.image_datamodule import Split, missing
+from project.engine.loader import generator
 
 EXTREME = Augment(resized_crop=0.1, rotation=180, crop=4, flip=True, color_jitter=0.9, cutout=16)
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from project.data import ImageFolderDataModule
-from project.data.image_files import ImageFiles
+from project.engine.image_files import ImageFiles
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_whole_cache_is_used_silently(
     for memory_budget in (4.0, 0.0):
         first = make(photos, memory_budget=memory_budget)
         with monkeypatch.context() as patch:
-            patch.setattr("project.data.image_files.decode", None)
+            patch.setattr("project.engine.image_files.decode", None)
             with caplog.at_level("INFO"):
                 again = make(photos, memory_budget=memory_budget)
         assert caplog.messages == []
@@ -202,7 +202,7 @@ def test_one_process_prepares_for_all(photos: Path, monkeypatch: pytest.MonkeyPa
         first.trainer = SimpleNamespace(world_size=2)  # type: ignore[assignment]
         first.prepare_data()
         with monkeypatch.context() as patch:
-            patch.setattr("project.data.image_files.decode", None)
+            patch.setattr("project.engine.image_files.decode", None)
             make(photos, memory_budget=memory_budget)
 
 

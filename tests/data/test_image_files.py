@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from project.data.image_files import ImageFiles, read_image
-from project.data.photos import Photos
+from project.engine.image_files import ImageFiles, read_image
+from project.engine.photos import Photos
 
 GRADIENT = np.linspace(0, 255, 64).round().astype(np.uint8)
 

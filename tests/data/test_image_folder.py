@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from project.data import Augment, ImageFolderDataModule, TensorLoader
-from project.data.image_files import DamagedImageError, ImageFiles, read_image
+from project.engine.image_files import DamagedImageError, ImageFiles, read_image
 
 PARTS = ("train", "val", "test")
 
@@ -349,7 +349,7 @@ def cached(root: Path) -> list[Path]:
 def test_a_second_start_decodes_nothing(one_level: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = make(one_level)
     assert len(cached(one_level)) == 1
-    monkeypatch.setattr("project.data.image_files.decode", None)
+    monkeypatch.setattr("project.engine.image_files.decode", None)
     again = make(one_level)
     assert torch.equal(again.sets["train"][0], first.sets["train"][0])  # type: ignore[arg-type]
     assert again.sha256 == first.sha256

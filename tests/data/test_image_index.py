@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from project.data import ImageFolderDataModule
-from project.data.image_index import find_parts, part_of, scan
-from project.data.photos import PhotosDataModule
+from project.engine.image_index import find_parts, part_of, scan
+from project.engine.photos import PhotosDataModule
 
 FACTS = {"class_names": ["cat", "dog"], "image_size": 8, "in_channels": 3}
 FACTS |= {"mean": [0.5] * 3, "std": [0.2] * 3}

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from project.data import Augment, TensorLoader
-from project.data.loader import Batch, generator
+from project.engine.loader import Batch, generator
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 ALL_AUGMENTS = Augment(resized_crop=0.5, rotation=20, crop=2, flip=True, color_jitter=0.4, cutout=3)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from project.data import ImageFolderDataModule
-from project.data.photos import PhotosDataModule
+from project.engine.photos import PhotosDataModule
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from project.data import Augment, ImageFolderDataModule
-from project.data.split import deal, numbers
+from project.engine.split import deal, numbers
 
 PARTS = ("train", "val", "test")
 SHARES: Any = {"test": 0.1, "val": 0.1}

@@ -21,12 +21,12 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from project.callbacks.run import run_callbacks
-from project.checkpoint import load_checkpoint
-from project.cli import main
-from project.data import image_files, workers
-from project.data.workers import Worker, WorkerError, lost_reader, read_batches
-from project.failures import user_error
+from project.callbacks import run_callbacks
+from project.commands.cli import main
+from project.engine import image_files, workers
+from project.engine.checkpoint_io import load_checkpoint
+from project.engine.failures import user_error
+from project.engine.workers import Worker, WorkerError, lost_reader, read_batches
 
 BATCHES = [[3, 1, 4], [1, 5], [9, 2, 6], [5], [3]]
 
@@ -153,7 +153,7 @@ def test_signals_that_stop_a_run_do_not_stop_its_readers() -> None:
 
 PARENT = """
 import time, torch
-from project.data.workers import read_batches
+from project.engine.workers import read_batches
 
 class Images(torch.utils.data.Dataset):
     def __getitem__(self, index):
@@ -286,7 +286,9 @@ def test_a_damaged_image_within_a_run_is_one_sentence(
             broken = trainer.current_epoch == 1
 
     monkeypatch.setattr(image_files, "read_image", read)
-    monkeypatch.setattr("project.cli.run_callbacks", lambda *a: [Breaks(), *run_callbacks(*a)])
+    monkeypatch.setattr(
+        "project.commands.cli.run_callbacks", lambda *a: [Breaks(), *run_callbacks(*a)]
+    )
     args = [*FIT, f"--data.num_workers={num_workers}", "--data.val_size=0.5", "--name=damaged"]
     assert exit_code(args) == 1
     err = capsys.readouterr().err

@@ -15,7 +15,7 @@ from torch.optim import lr_scheduler as schedules
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
-from project.cli import main
+from project.commands.cli import main
 from project.data import Augment, SyntheticDataModule
 from project.models import MLP, Classifier, ResNet18
 from project.models.classifier import LossAndAccuracy

@@ -23,11 +23,11 @@ from torchmetrics import MeanMetric, MeanSquaredError, Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 from torchmetrics.wrappers import ClasswiseWrapper
 
-from project.callbacks.controls import EvaluationCheck
-from project.checkpoint import load_checkpoint
 from project.data import LinearDataModule, SyntheticDataModule
+from project.engine.checkpoint_io import load_checkpoint
+from project.engine.full_precision import full_precision
 from project.models import MLP, LinearRegression, Task
-from project.models.full_precision import full_precision
+from project.preflight.controls import EvaluationCheck
 
 LOW = ("bf16-true", "16-true")
 PRECISIONS = (*LOW, "64-true", "bf16-mixed", "16-mixed", "32-true")

@@ -22,10 +22,10 @@ from torch import Tensor
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
-from project.callbacks.checkpoints import Interrupted
-from project.checkpoint import load_checkpoint
-from project.cli import CLI, main
+from project.commands.cli import CLI, main
 from project.data import LinearDataModule
+from project.engine.checkpoint_io import load_checkpoint
+from project.engine.saving import Interrupted
 from project.models import LinearRegression
 
 QUIET = ["--config", "linear_regression", "--trainer.accelerator", "cpu"]

@@ -11,7 +11,7 @@ import torch
 from torch.optim import SGD, Optimizer
 from torch.optim import lr_scheduler as schedules
 
-from project.models.schedule import WarmUp, advance, build
+from project.engine.schedule import WarmUp, advance, build
 
 PEAK, STEPS, WARMUP = 0.1, 60, 17
 

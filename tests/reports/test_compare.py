@@ -12,9 +12,9 @@ import pytest
 import scipy
 import yaml
 
-from project.reports.compare import main
+from project.commands.compare import main
 from project.reports.statistics import mcnemar, seeds_needed
-from project.usage import UsageError
+from project.runs.errors import UsageError
 from tests.reports.runs import write_runs
 
 A = [0.84, 0.85, 0.845, 0.835, 0.855]

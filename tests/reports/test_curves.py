@@ -12,9 +12,9 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from project.cli import main
+from project.commands.cli import main
 from project.reports.curves import draw_curves, save_figure
-from project.reports.runs import read_metrics
+from project.runs.sets import read_metrics
 
 pytestmark = pytest.mark.pictures
 

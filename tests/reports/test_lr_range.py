@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
-from project.cli import main
+from project.commands.cli import main
+from project.commands.lr_find import LRRange, LRSweep, smooth
 from project.data import SyntheticDataModule
 from project.models import MLP
-from project.reports.lr_range import LRRange, LRSweep, smooth
 
 QUIET = ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
 TINY = ["--config", "synthetic", "--data.train_size", "64", "--data.image_size", "8"]

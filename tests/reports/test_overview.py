@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from project.cli import main as cli
-from project.reports.overview import look, main
-from project.run import is_free, lock_run
-from project.usage import UsageError
+from project.commands.cli import main as cli
+from project.commands.runs import look, main
+from project.runs.errors import UsageError
+from project.runs.folder import is_free, lock_run
 from tests.reports.runs import write_runs
 
 ROOT = Path(__file__).parents[2]

@@ -12,11 +12,7 @@ from matplotlib.text import Text
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from project.data import ImageDataModule
-from project.data.datamodule import Split
-from project.data.loader import Images
-from project.reports.outputs import write_predictions
-from project.reports.predictions import (
+from project.callbacks.prediction_figures import (
     RIGHT,
     WRONG,
     Predictions,
@@ -25,6 +21,10 @@ from project.reports.predictions import (
     draw_hardest,
     short_names,
 )
+from project.commands.predict import write_predictions
+from project.data import ImageDataModule
+from project.engine.image_datamodule import Split
+from project.engine.loader import Images
 
 LONG = ["american_pit_bull_terrier", "staffordshire_bull_terrier", "west $\\frac highland$"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from project.reports.seed_figures import draw_seeds, draw_sweep
-from project.reports.seed_noise import SeedNoiseReport
+from project.reports.seed_report import SeedNoiseReport
 from project.reports.sweep import SweepReport
 from project.reports.tables import Scale, table
 from tests.reports.runs import write_runs

@@ -1,0 +1,144 @@
+"""What a model says of images, in figures.
+
+Legend: N examples, K classes.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from torch import Tensor
+from torchmetrics.functional.classification import multiclass_confusion_matrix
+
+from project.engine.image_datamodule import ImageDataModule
+from project.runs.files import readable
+
+SHOWN = 24  # images of a figure
+DIGIT = 0.64  # width of a digit by the size of the font
+NAME = 16  # characters of a class name; longer ones lose their middle
+RIGHT = ("✓", "#0072B2", 1.0)  # sign, colour and width of the frame, in points
+WRONG = ("✗", "#D55E00", 4.0)  # told apart without colours too
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says of the first N validation examples, in their order."""
+
+    labels: Tensor  # int64 (N,), the true classes
+    classes: Tensor  # int64 (N,), the predicted ones
+    probabilities: Tensor  # float32 (N,), of the predicted classes
+    losses: Tensor  # float32 (N,)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def draw_grid(said: Predictions, data: ImageDataModule, title: str) -> Figure:
+    """Validation images at equal distances in the set: the same ones for each model."""
+    count = min(SHOWN, len(said))
+    shown = [i * len(said) // count for i in range(count)]
+    heading = f"{count} of {len(said):,} validation images; {title}"
+    return _draw_images(said, data, shown, heading, losses=False)
+
+
+def draw_hardest(said: Predictions, data: ImageDataModule, title: str) -> Figure:
+    """The validation images with the highest loss, the highest first."""
+    shown = said.losses.argsort(descending=True)[:SHOWN].tolist()
+    share = said.losses[shown].sum() / said.losses.sum()
+    heading = (
+        f"The {len(shown)} hardest of {len(said):,} validation images, {share:.0%} of the loss"
+    )
+    return _draw_images(said, data, shown, f"{heading}; {title}", losses=True)
+
+
+def _draw_images(
+    said: Predictions, data: ImageDataModule, shown: list[int], heading: str, losses: bool
+) -> Figure:
+    images, _, indices = data.sets["val"]
+    figure, grid = _grid([images[int(indices[i])] for i in shown], 2.25 if losses else 2.1)
+    names = short_names(data.class_names)
+    for axes, i in zip(grid, shown, strict=True):
+        label, predicted = int(said.labels[i]), int(said.classes[i])
+        right = label == predicted
+        caption = f"{names[predicted]} {_percent(float(said.probabilities[i]))}"
+        sign, color, width = RIGHT if right else WRONG
+        caption = f"{sign} {caption}" + ("" if right else f"\ntrue: {names[label]}")
+        caption += f"\nloss {float(said.losses[i]):.2f}" if losses else ""
+        axes.set_xlabel(caption, fontsize=9, parse_math=False)
+        for spine in axes.spines.values():
+            spine.set(color=color, linewidth=width)
+    legend = "✓ right, ✗ wrong: predicted class and its probability"
+    figure.suptitle(f"{heading}\n{legend}", fontsize=11, parse_math=False)
+    return figure
+
+
+def draw_photos(images: Sequence[Tensor], said: Sequence[tuple[str, float]], total: int) -> Figure:
+    """Some of all photos, uint8 (C, H, W), with class and probability."""
+    figure, grid = _grid(images, height=2.2)
+    for axes, name, (_, probability) in zip(
+        grid, short_names(n for n, _ in said), said, strict=True
+    ):
+        axes.set_xlabel(f"{name}\n{_percent(probability)}", fontsize=9, parse_math=False)
+    figure.suptitle(f"{len(said)} of {total:,} images: class and its probability", fontsize=11)
+    return figure
+
+
+def _grid(images: Sequence[Tensor], height: float) -> tuple[Figure, list[Axes]]:
+    """Draw images, uint8 (C, H, W), of so many inches: in colour if C is 3, else channel 0."""
+    rows = math.ceil(len(images) / 6)
+    columns = math.ceil(len(images) / rows)
+    figure = Figure(figsize=(max(1.75 * columns, 7), height * rows + 0.5), layout="compressed")
+    figure.get_layout_engine().set(w_pad=0.07, h_pad=0.07)  # type: ignore[union-attr, call-arg]
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes, image in zip(grid, images, strict=False):
+        pixels = image.permute(1, 2, 0) if len(image) == 3 else image[0]
+        axes.imshow(pixels.numpy(), cmap="gray", vmin=0, vmax=255)
+        axes.set(xticks=[], yticks=[])
+    for axes in grid[len(images) :]:
+        axes.remove()
+    return figure, grid[: len(images)]
+
+
+def draw_confusion(said: Predictions, class_names: list[str], title: str) -> Figure:
+    """How often each class is taken for each: shares as shades, counts where they fit."""
+    num_classes = len(class_names)
+    counts = multiclass_confusion_matrix(said.classes, said.labels, num_classes)  # (K, K)
+    shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
+    side = min(max(0.5 * num_classes, 3), 13)  # inches
+    cell = 72 * side / num_classes  # points
+    figure = Figure(figsize=(side + 2.4, side + 1.9), layout="compressed")
+    axes = figure.add_subplot()
+    norm = PowerNorm(0.5, vmin=0, vmax=1)  # so that a confusion of 1 % can be seen
+    picture = axes.imshow(shares.numpy(), cmap="Blues", norm=norm)
+    size = min(10.0, 0.6 * cell)
+    for i, j in counts.nonzero().tolist():
+        text = f"{int(counts[i, j])}"
+        if size >= 5 and DIGIT * size * len(text) < 0.95 * cell:
+            color = "white" if norm(float(shares[i, j])) > 0.6 else "black"
+            axes.text(j, i, text, color=color, size=size, ha="center", va="center")
+    every = math.ceil(7 / cell)  # names need 7 points
+    ticks, names = range(0, num_classes, every), short_names(class_names)[::every]
+    size = min(10.0, 0.8 * every * cell)
+    level = DIGIT * size * max(map(len, names)) < cell
+    axes.set_xticks(ticks, names, rotation=0 if level else 90, size=size, parse_math=False)
+    axes.set_yticks(ticks, names, size=size, parse_math=False)
+    axes.set(xlabel="predicted class", ylabel="true class")
+    figure.colorbar(picture, label="share of the true class", shrink=0.8, aspect=30)
+    accuracy = (said.classes == said.labels).float().mean()
+    heading = f"{len(said):,} validation images, accuracy {accuracy:.1%}"
+    figure.suptitle(f"{heading}\n{title}", fontsize=11, parse_math=False)
+    return figure
+
+
+def short_names(names: Iterable[str]) -> list[str]:
+    """Names of at most 16 characters: begin and end of a longer one tell more than its middle."""
+    keep = NAME - 7
+    names = map(readable, names)
+    return [n if len(n) <= NAME else f"{n[:keep]}…{n[-6:]}" for n in names]
+
+
+def _percent(probability: float) -> str:
+    return ">99%" if 0.995 < probability < 1 else f"{probability:.0%}"

@@ -1,0 +1,127 @@
+"""Compare sets of runs, each of one config with several seeds.
+
+    python -m project compare runs/cifar runs/wide
+
+Each GROUP is a folder of runs (runs/cifar), run folders with commas between them, or a glob in
+quotes ("runs/cifar/version_[0-4]"). All are compared with the first one, by Welch's t-test; the
+p-values of several comparisons are corrected by Holm's method.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..reports.comparison import Result
+from ..reports.seed_report import COLUMNS, SeedNoiseReport
+from ..reports.statistics import holm, pooled_std, welch
+from ..reports.tables import table
+from ..runs.classes import difference
+from ..runs.folder import read_config
+from ..runs.plain import read_json
+from ..runs.sets import REPORT
+from .table import OptionParser
+
+
+def find_group(spec: str, metric: str | None) -> SeedNoiseReport:
+    """The runs that a word of the command line names: those of its report, where there is one."""
+    path = Path(spec) / REPORT
+    known = read_json(path) if path.exists() else {}
+    if not isinstance(known, dict) or not isinstance(known.get("variants", 1), int):
+        raise ValueError(f"{path} is not a report of seed_noise")
+    sha256, variants = known.get("config_sha256"), known.get("variants", 1)
+    return replace(SeedNoiseReport.of(spec, metric, sha256, variants), name=spec.rstrip("/"))
+
+
+def compare(groups: Sequence[SeedNoiseReport]) -> list[Result]:
+    """Compare each group with the first one.
+
+    Raises:
+        ValueError: If groups share runs, or their data differ, or nothing varies.
+    """
+    first, *others = groups
+    for group in others:
+        check_comparable(first, group)
+    found = [welch(first.values, group.values) for group in others]
+    corrected = holm([comparison.p for comparison in found])
+    return [
+        Result((first, group), comparison, float(p), len(others))
+        for group, comparison, p in zip(others, found, corrected, strict=True)
+    ]
+
+
+def check_comparable(a: SeedNoiseReport, b: SeedNoiseReport) -> None:
+    """Refuse groups that share runs, have other data, or do not vary."""
+    if shared := {r["run"] for r in a.records} & {r["run"] for r in b.records}:
+        raise ValueError(f"{a.name} and {b.name} share runs, such as {min(shared)}")
+    if a.records[0]["data_sha256"] != b.records[0]["data_sha256"]:
+        configs = [read_config(Path(group.records[0]["run"])) for group in (a, b)]
+        data = [config["data"].get("init_args", {}) for config in configs]
+        changed = [k for k in data[0] | data[1] if data[0].get(k) != data[1].get(k)]
+        settings = [f"{k} {data[0].get(k)} → {data[1].get(k)}" for k in changed]
+        why = f" ({', '.join(settings)})" if settings else ""
+        raise ValueError(
+            f"{a.name} and {b.name} have other training or validation images{why}: only runs on "
+            "the same images can be compared"
+        )
+    classes = [group.records[0].get("classes") or [] for group in (a, b)]  # none in old records
+    places = (f"in {a.name}", f"in {b.name}")
+    if all(classes) and (differs := difference(classes[0], classes[1], places)):
+        raise ValueError(f"{a.name} and {b.name} can't be compared: {differs}")
+    if not pooled_std(a.values, b.values) > 0:
+        raise ValueError(f"{a.metric} is the same for all seeds: there is no noise to compare with")
+
+
+def cautions(groups: Sequence[SeedNoiseReport]) -> list[str]:
+    """What makes a comparison say less than it seems to."""
+    metric = groups[0].metric
+    found = [f"left out: {line}" for group in groups for line in group.left_out]
+    if len({group.records[0]["config_sha256"] for group in groups}) < len(groups):
+        found.append("some of the groups have the same config: a difference is chance")
+    monitors = sorted({read_config(Path(group.records[0]["run"]))["monitor"] for group in groups})
+    if len(monitors) > 1:
+        found.append(f"the best epochs were picked by {' and '.join(monitors)}")
+    if metric.startswith("val/"):
+        found.append(
+            "the best epochs were picked on these validation images: validation picks, test "
+            "reports. For the claim, run `test --run FOLDER` for each run, then compare --test"
+        )
+    if metric.startswith("test/"):
+        looks = max(record.get("tested", 1) for group in groups for record in group.records)
+        if looks > 1 or len(groups) > 2:
+            found.append(
+                f"who chooses by the test set has none left (at most {looks} looks for a run, "
+                f"{len(groups)} variants here): choose by val/acc, and compare the choice alone"
+            )
+    if (variants := max(len(groups), *(group.variants for group in groups))) > 2:
+        found.append(f"of {variants} variants tried, the best looks better than it is")
+    if len(groups) > 2:
+        found.append("p-values are corrected by Holm; intervals are of each comparison alone")
+    return found
+
+
+def main(args: list[str]) -> int:
+    """The command."""
+    parser = OptionParser("compare", str(__doc__))
+    parser.add_argument("groups", nargs="+", metavar="GROUP")
+    parser.add_argument("--metric", help="by default val/acc, else what the runs monitor")
+    parser.add_argument("--test", action="store_true", help="compare test/… instead of val/…")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(args)
+    if len(options.groups) < 2:
+        parser.error("two groups are needed, or more; a glob is one group, in quotes")
+    metric = options.metric or find_group(options.groups[0], None).metric
+    if options.test:
+        metric = f"test/{metric.split('/')[-1]}"
+    groups = [find_group(spec, metric) for spec in options.groups]
+    results = compare(groups)
+    if options.json:
+        notes = {"cautions": cautions(groups)}
+        found = [result.json() | notes for result in results]
+        print(json.dumps(found[0] if len(found) == 1 else found, indent=2, ensure_ascii=False))
+        return 0
+    rows = [[metric, *COLUMNS], *([group.name, *group.row()] for group in groups)]
+    parts = [table(rows), *map(str, results)]
+    parts.append("\n".join(f"- {line}" for line in cautions(groups)))
+    print("\n\n".join(parts).rstrip())
+    return 0

@@ -1,0 +1,82 @@
+"""What a config can name: classes of the kind that an option wants, not functions in their place.
+
+A config may come with a run that somebody else has made, so that nothing in it is called before
+it is known to be a class of that kind. Each of these settings is of jsonargparse, which resolves
+the names: it also takes functions that return such a class, and any class where an argument has no
+type.
+"""
+
+import inspect
+from typing import Any
+
+import jsonargparse
+from jsonargparse import Namespace, _loaders_dumpers, _typehints, _util, set_parsing_settings
+from jsonargparse._util import import_object
+from torch import nn
+
+from ..runs.files import read_text
+from ..runs.plain import Bounded
+
+# Beside what jsonargparse denies by default, which is most of the standard library.
+DENIED = ["builtins", "numpy.f2py", "this", "torch.hub", "torch.utils.cpp_extension"]
+
+# What is replaced in them has no types.
+parsing: Any = jsonargparse
+loaders: Any = _loaders_dumpers
+typehints: Any = _typehints
+util: Any = _util
+
+REFUSED = "'{}' can't be named here: {}"
+A_FUNCTION = "it is a function, and a class is wanted"
+
+
+def forbid_calls() -> None:
+    """Let jsonargparse resolve classes alone, and read files that are regular ones alone."""
+    set_parsing_settings(
+        import_path_denylist=DENIED,
+        instantiate_subclass_spec_in_any=False,
+        config_read_mode_fsspec_enabled=False,  # which reads from the network too
+    )
+    typehints.function_returns_subclass = _refuse_function
+    typehints.adapt_classes_any = _refuse_untyped
+    adapt = typehints.adapt_class_type
+
+    def adapt_class(value: Any, *args: Any, **kwargs: Any) -> Any:
+        kind = import_object(value["class_path"])
+        if not inspect.isclass(kind):
+            raise ImportError(REFUSED.format(value["class_path"], A_FUNCTION))
+        wanted = kwargs.get("typehint") or kwargs.get("partial_skip_args")
+        if not wanted and not issubclass(kind, nn.Module):  # for a function of no certain class
+            raise ImportError(REFUSED.format(value["class_path"], "a function is wanted"))
+        return adapt(value, *args, **kwargs)
+
+    typehints.adapt_class_type = adapt_class
+    check = util.check_import_path
+
+    def check_path(path: str) -> None:
+        try:
+            check(path)
+        except ImportError as error:
+            raise ImportError(REFUSED.format(path, "it could run code or change files")) from error
+        if "__main__" in path.split(".")[1:]:  # the first one is the program that runs
+            raise ImportError(REFUSED.format(path, "it belongs to a program"))
+
+    util.check_import_path = check_path
+    loader = loaders.get_yaml_default_loader()
+    loaders.yaml_default_loader = type("Loader", (Bounded, loader), {})
+    parsing.Path.read_text = lambda path: read_text(path.absolute)
+
+
+def _refuse_function(function: Any, *_: Any) -> bool:
+    raise ImportError(REFUSED.format(f"{function.__module__}.{function.__name__}", A_FUNCTION))
+
+
+def _refuse_untyped(value: Any, *args: Any) -> Any:
+    """A value for an argument of any type, in which no class is named."""
+    if typehints.is_subclass_spec(value):
+        why = "the argument has no type, so annotate it with the class that it takes"
+        raise ValueError(REFUSED.format(value["class_path"], why))
+    for part in value.values() if isinstance(value, dict) else value:
+        if isinstance(part, dict | list | Namespace):
+            _refuse_untyped(part, *args)
+    return value

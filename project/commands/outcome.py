@@ -1,0 +1,80 @@
+"""Whether what `test` and `predict` found is the run's own result, and where it is kept.
+
+A result is the run's own if it is of the best checkpoint on the whole test set that belongs to the
+data that the run was trained on, whatever folder they are in now.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+
+from ..engine.datamodule import StreamDataModule
+from ..engine.resume import FREE
+from ..runs.folder import (
+    BEST,
+    TEST_SET,
+    flatten,
+    read_config,
+    read_record,
+    record_test,
+    write_record,
+)
+
+
+def not_of_the_run(
+    run: Path, checkpoint: Path, config: dict[str, Any], limit: int | float | None, data: Any
+) -> str:
+    """Why a result is not the run's own, or nothing if it is.
+
+    Args:
+        run: Run folder.
+        checkpoint: Path of the checkpoint that was measured.
+        config: Configuration of this command, in plain types.
+        limit: Number of batches, or their share, that was measured.
+        data: Data module, set up.
+    """
+    whole = limit is None or (isinstance(limit, float) and limit == 1)  # 1 is one batch
+    if not whole or config["trainer"]["fast_dev_run"] or checkpoint.name != BEST.name:
+        return "it is not of the best checkpoint on the whole test set"
+    then, now = (dict(flatten(c["data"], "data")) for c in (read_config(run), config))
+    changed = [k for k in sorted(then | now) if then.get(k) != now.get(k)]
+    if settings := [
+        f"{k}: {then.get(k)} → {now.get(k)}" for k in changed if not k.startswith(FREE)
+    ]:
+        return f"the data are set up in another way ({'; '.join(settings)})"
+    record = read_record(run)
+    if not isinstance(data, StreamDataModule):
+        return "--data.root is another one than the run's" if "data.root" in changed else ""
+    if TEST_SET in record:
+        return "" if data.hash_of("test") == record[TEST_SET] else "the test examples are others"
+    same = data.sha256 == record["data_sha256"]
+    return "" if same else "the training or validation examples are others"
+
+
+def keep_test(run: Path, other: str, metrics: dict[str, float], data: L.LightningDataModule) -> str:
+    """Write the metrics of a test into the run record if they are the run's own.
+
+    Args:
+        run: Run folder.
+        other: Why they are not, from `not_of_the_run`.
+        metrics: Value of each metric, by name.
+        data: Data module that was tested on.
+
+    Returns:
+        What was done, in words.
+    """
+    if other:
+        return f"Not the run's own result, since {other}: {run}/run.json has no result of this."
+    sizes = {}
+    if isinstance(data, StreamDataModule):
+        remember(run, data)
+        sizes = {"test": len(data.sets["test"][2])}
+    return record_test(run, metrics, sizes)
+
+
+def remember(run: Path, data: Any) -> None:
+    """Keep the hash of the test examples in the run record, to know them again."""
+    record = read_record(run)
+    if isinstance(data, StreamDataModule) and TEST_SET not in record:
+        write_record(run, record | {TEST_SET: data.hash_of("test")})

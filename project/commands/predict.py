@@ -1,0 +1,138 @@
+"""What a model says of each example, as CSV.
+
+Legend: N examples, K classes.
+"""
+
+import io
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..callbacks.prediction_figures import SHOWN, draw_photos
+from ..data import ImageDataModule
+from ..engine.datamodule import StreamDataModule
+from ..engine.photos import PhotosDataModule
+from ..engine.targets import are_classes, kind
+from ..reports.curves import save_figure
+from ..runs.files import write_rows, write_whole
+from ..runs.folder import PREDICTIONS
+
+TOP = 5  # classes of a photo
+COLUMNS = 1000  # of a table of outputs; those of more are saved as they are
+WHOLE = "predictions.pt"  # a list of batches, or one tensor (N, ...)
+
+
+def write_outputs(folder: Path, batches: Sequence[Any], data: Any) -> Path:
+    """Write what `predict_step` gave for each batch, in the order of the data.
+
+    Outputs (N,) or (N, K) are a table: `images.csv` of photos, else `predictions.csv`, with labels
+    and class names if the data have them. All others are saved as they are, in `predictions.pt`.
+
+    Returns:
+        The file.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    outputs = joined(batches)
+    if outputs is None or not 1 <= outputs.ndim <= 2 or outputs[:1].numel() > COLUMNS:
+        if all(batch is None for batch in batches):
+            raise ValueError("nothing is written: predict_step returned nothing for any batch")
+        return write_whole_outputs(folder, batches, outputs)
+    classifies = outputs.ndim == 2 and len(getattr(data, "class_names", [])) == outputs.shape[1]
+    if isinstance(data, PhotosDataModule) and classifies:
+        return write_photos(folder, outputs, data)
+    path = folder / PREDICTIONS
+    targets = data.sets["test"][1] if isinstance(data, StreamDataModule) else None
+    if isinstance(data, ImageDataModule) and classifies and are_classes(targets):
+        write_predictions(path, outputs, data)
+    elif outputs.ndim == 1 and isinstance(targets, Tensor) and targets.ndim == 1:
+        write_values(path, outputs, targets[data.sets["test"][2]])
+    else:
+        write_columns(path, outputs)
+    return path
+
+
+def joined(batches: Sequence[Any]) -> Tensor | None:
+    """All outputs as one tensor, (N, ...), if they are tensors that differ in N alone."""
+    if not batches or not all(isinstance(batch, Tensor) and batch.ndim for batch in batches):
+        return None
+    return torch.cat([*batches]) if len({batch.shape[1:] for batch in batches}) == 1 else None
+
+
+def write_columns(path: Path, outputs: Tensor) -> None:
+    """Write outputs, (N,) or (N, K), as CSV without targets."""
+    rows = outputs.view(len(outputs), -1)
+    names = ["prediction"] if outputs.ndim == 1 else [f"output_{k}" for k in range(rows.shape[1])]
+    table = [[i, *(f"{value:.6g}" for value in row)] for i, row in enumerate(rows.tolist())]
+    write_rows(path, [["index", *names], *table])
+
+
+def write_whole_outputs(folder: Path, batches: Sequence[Any], outputs: Tensor | None) -> Path:
+    """Save outputs that are no table, each batch as it is or all together, and say so."""
+    what = "no tensors of one shape" if outputs is None else kind(outputs)
+    print(f"{PREDICTIONS} is not written, since the outputs ({what}) are not a table.")
+    path = folder / WHOLE
+    buffer = io.BytesIO()
+    torch.save(batches if outputs is None else outputs, buffer)
+    write_whole(path, buffer.getvalue())
+    return path
+
+
+def write_predictions(path: Path, probabilities: Tensor, data: ImageDataModule) -> None:
+    """Write label, class and probability of each test image as CSV, in the order of the data.
+
+    The last column is the path of each image, relative to the data's root, if it is of a file.
+
+    Args:
+        path: Path of the CSV file.
+        probabilities: Float (N, num_classes).
+        data: Data module whose test images were predicted.
+    """
+    _, labels, indices = data.sets["test"]
+    indices = indices[: len(probabilities)]
+    best, classes = probabilities.max(1)
+    names, files = data.class_names, data.files("test")
+    header = ["index", "label", "prediction", "probability"]
+    columns = [column.tolist() for column in (indices, labels[indices], classes, best)]
+    rows = [
+        [i, names[label], names[k], f"{p:.4f}", *([files[i]] if files else [])]
+        for i, label, k, p in zip(*columns, strict=True)
+    ]
+    write_rows(path, [[*header, *(["path"] if files else [])], *rows])
+
+
+def write_values(path: Path, values: Tensor, targets: Tensor) -> None:
+    """Write target and predicted value, float (N,), of each test example as CSV, in their order."""
+    pairs = zip(targets[: len(values)].tolist(), values.tolist(), strict=True)
+    rows = [[i, *(f"{value:.6g}" for value in pair)] for i, pair in enumerate(pairs)]
+    write_rows(path, [["index", "target", "prediction"], *rows])
+
+
+def write_photos(folder: Path, probabilities: Tensor, data: PhotosDataModule) -> Path:
+    """Write `images.csv`, draw `images.png`, and name on stderr the photos that are in neither."""
+    photos, names, path = data.photos, data.class_names, folder / "images.csv"
+    for _, reason in sorted(photos.unreadable.items()):
+        print(reason, file=sys.stderr)
+    read = [i for i in range(len(probabilities)) if i not in photos.unreadable]
+    if not read:
+        raise ValueError(f"none of the {len(photos)} images could be read")
+    ranked = probabilities.sort(dim=1, descending=True, stable=True)  # of equals the first is first
+    best, classes = (part[:, :TOP].tolist() for part in ranked)
+    suffixes = ["", *(f"_{k}" for k in range(2, len(best[0]) + 1))]
+    rows: list[list[Any]] = [
+        ["path", *(f"{x}{k}" for k in suffixes for x in ("class", "probability"))]
+    ]
+    for i in read:
+        pairs = zip(classes[i], best[i], strict=True)
+        rows.append([str(photos.paths[i]), *(x for k, p in pairs for x in (names[k], f"{p:.4f}"))])
+    write_rows(path, rows)
+    shown = read[:: math.ceil(len(read) / SHOWN)]
+    said = [(names[classes[i][0]], best[i][0]) for i in shown]
+    save_figure(draw_photos([photos[i] for i in shown], said, len(read)), folder / "images.png")
+    return path

@@ -1,0 +1,49 @@
+"""What a config has set for a class that a later config or an option replaces by another one."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..runs.folder import flatten
+from ..runs.plain import read_yaml
+
+
+def _kind(value: Any) -> str:
+    return str(value).rpartition(".")[2]
+
+
+def _owners(name: str) -> list[str]:
+    """Names of the options that an option belongs to, the outermost first."""
+    parts = name.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts))]
+
+
+def dropped_settings(
+    files: Iterable[Path], options: Iterable[str], final: dict[str, Any]
+) -> list[str]:
+    """One sentence for each replaced class, with the settings that went with it.
+
+    Args:
+        files: Configs, in their order.
+        options: Names of the options that the command line sets.
+        final: Configuration that came out, in plain types.
+    """
+    settings = dict(flatten(final))
+    classes: dict[str, str] = {}
+    given: dict[str, tuple[Any, dict[str, str]]] = {}
+    for file in files:
+        for name, value in dict(flatten(read_yaml(file))).items():
+            classes[name] = _kind(value)
+            owners = {owner: classes[owner] for owner in _owners(name) if owner in classes}
+            given[name] = value, owners
+    lost: dict[str, list[str]] = {}
+    for name, (value, owners) in given.items():
+        now = settings.get(name)
+        if name in options or now == value or (isinstance(now, str) and _kind(now) == _kind(value)):
+            continue
+        for owner, old in owners.items():
+            if (new := _kind(settings.get(owner))) != old:
+                sentence = f"{new} replaces {old} as --{owner}, and drops its settings: "
+                lost.setdefault(sentence, []).append(name.removeprefix(f"{owner}."))
+                break
+    return [f"{sentence}{', '.join(names)}." for sentence, names in lost.items()]

@@ -1,0 +1,111 @@
+"""The commands, and the options of those with their own parser."""
+
+import argparse
+from itertools import pairwise
+from pathlib import Path, PurePath
+from typing import NamedTuple, NoReturn
+
+from ..runs.errors import UsageError
+
+DEFAULT_CONFIG = "synthetic"  # which can be tried without any data
+COMMANDS = ("fit", "validate", "test", "predict", "check", "lr_find")
+OWN_MAIN = {  # commands that are no LightningCLI's; all but export begin without torch
+    "seed_noise": "project.commands.seed_noise",
+    "compare": "project.commands.compare",
+    "runs": "project.commands.runs",
+    "export": "project.commands.export",
+}
+TEXTS = {
+    "fit": "Train a model. All about the run is kept in runs/NAME/version_N.",
+    "validate": "Measure the best epoch of a run on its validation images.",
+    "test": "Measure the best epoch of a run on its test images: once, at the end.",
+    "predict": "Write what a run says of each test image, or of each image in a folder.",
+    "check": "Find out in seconds whether a run can work, and if not, why; nothing is trained.",
+    "lr_find": "Draw the range of learning rates that train well, and apply none.",
+    "seed_noise": "Train once per seed, and report how far results differ by chance.",
+    "compare": "Compare sets of runs: difference, interval and verdict.",
+    "runs": "List runs: how they stand, and what came out.",
+    "export": "Write the network of a run as one file that runs without this package.",
+}
+
+
+class OptionParser(argparse.ArgumentParser):
+    """Reports errors in one sentence, and takes no abbreviations.
+
+    Args:
+        command: Its name.
+        text: What it does.
+    """
+
+    def __init__(self, command: str, text: str) -> None:
+        super().__init__(
+            prog=f"python -m project {command}",
+            description=text,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}: see {self.prog} --help")
+
+
+def check_name(name: str) -> None:
+    """Refuse the name of a run whose folder would not be below the folder of all runs."""
+    path = PurePath(name)
+    if not path.parts or path.is_absolute() or ".." in path.parts or not name.isprintable():
+        raise UsageError(f"--name {name!r} is not the name of a folder below the folder of runs")
+
+
+class Given(NamedTuple):
+    """Arguments of a command of COMMANDS, taken apart.
+
+    Args:
+        configs: Values of `--config`, in their order.
+        run: Value of `--run`, if any.
+        options: All other arguments, in their order.
+    """
+
+    configs: list[str]
+    run: str | None
+    options: list[str]
+
+    @property
+    def settings(self) -> list[tuple[str, str]]:
+        """Names of the options, without dashes, and their values, which may be empty."""
+        pairs = []
+        for arg, value in pairwise([*self.options, ""]):
+            if arg.startswith("--"):
+                name, equals, own = arg[2:].partition("=")
+                value = own if equals else "" if value.startswith("--") else value
+                pairs.append((name.replace(".init_args", ""), value))
+        return pairs
+
+    @property
+    def has_config(self) -> bool:
+        """Whether it says what is to be trained on what."""
+        names = {name for name, _ in self.settings}
+        return bool(self.configs or self.run) or {"model", "data"} <= names
+
+    @property
+    def name(self) -> str:
+        """Name of the run, unless `--name` gives another one."""
+        if not self.has_config:
+            return DEFAULT_CONFIG
+        return Path(self.configs[0]).stem if self.configs else "run"
+
+
+class _Sources(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        name = message.removeprefix("argument ").split(":")[0].split("/")[-1]
+        raise UsageError(f"{name} needs a value")
+
+
+def take_apart(args: list[str]) -> Given:
+    """Tell configs and a run from the other options, wherever they stand."""
+    parser = _Sources(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    parser.add_argument("-c", "--config", action="append", default=[])
+    parser.add_argument("--run", default=None)
+    found, options = parser.parse_known_args(args)
+    if found.run == "":
+        raise UsageError("--run needs a value")
+    return Given(found.config, found.run, options)

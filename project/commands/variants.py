@@ -1,0 +1,93 @@
+"""The configs that a command line of `seed_noise` asks for, checked before anything is trained."""
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..runs.errors import UsageError
+from ..runs.folder import config_sha256
+from ..runs.plain import load_yaml
+
+CHOSEN = ("--seed_everything", "--run", "--ckpt_path", "--print_config")
+
+
+@dataclass
+class Variant:
+    """One config.
+
+    Args:
+        folder: Of its runs.
+        args: Of `fit`.
+        sha256: Of the config.
+        devices: GPUs that a run takes, if they are a number.
+    """
+
+    folder: Path
+    args: list[str]
+    sha256: str
+    devices: int | None
+
+
+def parse_sweep(text: str) -> list[tuple[str, str]]:
+    """`model.optimizer.lr=1e-3,2e-3` as options and values; brackets keep commas together."""
+    key, _, listed = text.removeprefix("--").partition("=")
+    values = re.split(r",(?![^\[{]*[\]}])", listed)
+    if not key or len(values) < 2 or not all(values):
+        raise UsageError(f"--sweep takes an option and two values or more (key=1,2), got {text!r}")
+    return [(key, value) for value in values]
+
+
+def variant_names(sweeps: Sequence[str]) -> dict[str, list[str]]:
+    """Arguments of `fit` for each combination of the swept values, by a name fit for a folder."""
+    names: dict[str, list[str]] = {}
+    for pairs in itertools.product(*map(parse_sweep, sweeps)):
+        parts = [f"{key.rsplit('.', 1)[-1]}={value}" for key, value in pairs]
+        name = re.sub(r"[^\w.,=+-]+", "_", "-".join(parts))
+        if name in names:
+            raise UsageError(f"two variants of the sweep would have the folder {name}")
+        names[name] = [f"--{key}={value}" for key, value in pairs]
+    return names
+
+
+def configure(args: list[str]) -> dict[str, Any]:
+    """The configuration that `fit` would train with.
+
+    Raises:
+        UsageError: With the sentence of `fit`, if it can't be carried out.
+    """
+    command = [sys.executable, "-m", "project", "fit", *args, "--print_config"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"fit ended with {done.returncode}"]
+        errors = [line for line in lines if line.startswith("error: ")]
+        raise UsageError((errors or lines)[-1].removeprefix("error: "))
+    config: dict[str, Any] = load_yaml(done.stdout)
+    config.pop("run", None)
+    return config
+
+
+def variants(name: str, sweeps: Sequence[str], args: list[str]) -> list[Variant]:
+    """What is to be trained, checked before anything is."""
+    given = {arg.split("=")[0] for arg in args}
+    if wrong := given & set(CHOSEN):
+        raise UsageError(f"seed_noise starts runs by itself: leave out {min(wrong)}")
+    named = {f"{name}-{k}": v for k, v in variant_names(sweeps).items()} if sweeps else {name: []}
+    options = [[*args, *changed] for changed in named.values()]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        configs = list(pool.map(configure, options))
+    return [
+        Variant(
+            Path(config["trainer"]["default_root_dir"], folder),
+            changed,
+            config_sha256(config),
+            devices if isinstance(devices := config["trainer"]["devices"], int) else None,
+        )
+        for folder, config, changed in zip(named, configs, options, strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""One training, exact and restartable: task, schedule, data, saving, signals, resume, record."""

@@ -1,0 +1,76 @@
+"""The direction of the metric that a run follows: given, by the model, or asked for."""
+
+from collections.abc import Iterator
+
+from lightning import LightningModule
+from torchmetrics import Metric
+
+from ..runs.direction import Mode, mode_by_name
+from ..runs.errors import UsageError
+from ..runs.names import nearest
+
+STAGES = ("train", "val", "test")
+
+
+def monitor_mode(monitor: str, given: Mode | None, model: LightningModule) -> Mode:
+    """Return whether a lower or a higher value of the monitored metric is better.
+
+    Args:
+        monitor: Name of the metric.
+        given: Value of --monitor_mode, which decides if there is one.
+        model: Model that computes the metric.
+
+    Raises:
+        UsageError: If it is not given, and neither the name nor torchmetrics tells.
+    """
+    mode = given or mode_by_name(monitor) or model_modes(model).get(_named(monitor))
+    mode = mode or _mode_of_task(monitor, model)
+    if mode is None:
+        hint = nearest(monitor, ("val/loss", "val/acc", "train/loss", "train/acc"))
+        raise UsageError(
+            f"nothing says whether a lower or a higher {monitor} is better{hint}: add "
+            "--monitor_mode min or --monitor_mode max"
+        )
+    return mode
+
+
+def model_modes(model: LightningModule) -> dict[str, Mode]:
+    """The directions of the model's metrics by their names, as far as torchmetrics knows them.
+
+    The name of a metric is that of the attribute, or of its place in a MetricCollection, that holds
+    it: `self.f1` and `self.val_f1` are f1. Metrics of one name that disagree are left out.
+    """
+    found: dict[str, set[Mode | None]] = {}
+    for path, metric in _metrics(model):
+        found.setdefault(_named(path), set()).add(_mode_of(metric))
+    known = {name: next(iter(modes)) for name, modes in found.items() if len(modes) == 1}
+    return {name: mode for name, mode in known.items() if mode is not None}
+
+
+def _metrics(model: LightningModule) -> Iterator[tuple[str, Metric]]:
+    own = {f"{stage}_metrics" for stage in STAGES}  # of a Task: they hold several
+    for path, module in model.named_modules():
+        if isinstance(module, Metric):
+            name = path.rsplit(".", 1)[-1]
+            if name not in own:
+                yield name, module
+
+
+def _mode_of_task(monitor: str, model: LightningModule) -> Mode | None:
+    """By the one metric of a Task, which computes all that it reports of a stage."""
+    stage = monitor.partition("/")[0]
+    metric = getattr(model, f"{stage}_metrics", None)
+    return _mode_of(metric) if stage in STAGES and isinstance(metric, Metric) else None
+
+
+def _mode_of(metric: Metric) -> Mode | None:
+    known: dict[bool | None, Mode] = {True: "max", False: "min"}
+    return known.get(metric.higher_is_better)
+
+
+def _named(name: str) -> str:
+    """A metric's name without its stage: `val/f1` and `val_f1` are f1."""
+    for stage in STAGES:
+        for mark in ("/", "_"):
+            name = name.removeprefix(f"{stage}{mark}")
+    return name

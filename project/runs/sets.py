@@ -1,0 +1,99 @@
+"""Which runs count in a report.
+
+All that are finished do, whatever started them: whoever picks runs finds what they look for.
+"""
+
+import csv
+import glob
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from .files import NotRegularError, read_text
+from .folder import RECORD, has_ended, read_record
+
+REPORT, METRICS = "seed_noise.json", "metrics.csv"
+Record = dict[str, Any]
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The run folders of one name, in the order of their versions."""
+    runs = [path.parent for path in folder.glob(f"version_*/{RECORD}")]
+    return sorted(runs, key=lambda run: (len(run.name), run.name))
+
+
+def read_metrics(run: Path) -> dict[str, list[tuple[int, float]]]:
+    """Optimiser step and value of every row, by metric; `epoch` is one of them."""
+    path = run / METRICS
+    if not path.exists():
+        return {}
+    metrics: dict[str, list[tuple[int, float]]] = {}
+    try:
+        lines = read_text(path).splitlines(keepends=True)
+        for row in csv.DictReader(line for line in lines if line.endswith("\n")):  # whole ones
+            for name, value in row.items():
+                if value and name != "step":
+                    metrics.setdefault(name, []).append((int(row["step"]), float(value)))
+    except NotRegularError:
+        raise
+    except (ValueError, TypeError, KeyError, csv.Error) as error:
+        raise ValueError(f"{path} is damaged: it has rows that are not metrics of steps") from error
+    return metrics
+
+
+def read_runs(runs: Iterable[Path]) -> tuple[list[Record], list[str]]:
+    """Records of the runs that can be read, and why the others can't."""
+    records, unreadable = [], []
+    for run in runs:
+        try:
+            records.append(read_record(run) | {"run": str(run)})
+        except ValueError as error:
+            unreadable.append(str(error))
+    return records, unreadable
+
+
+def finished(
+    runs: Iterable[Path], metric: str | None = None, sha256: str | None = None
+) -> tuple[list[Record], list[str]]:
+    """Records of the runs that count, by seed, and why the others do not.
+
+    Args:
+        runs: Run folders.
+        metric: That the runs must have.
+        sha256: Of the config that the runs must have.
+    """
+    counted: dict[int, Record] = {}
+    records, left_out = read_runs(runs)
+    for record in records:
+        seed, stopped_by = record["seed"], record["stopped_by"]
+        value = record["metrics"].get(metric) if metric else 0.0
+        twin = counted.get(seed)
+        first = next(iter(counted.values()), record)
+        if sha256 not in (None, record["config_sha256"]):
+            reason = "another config"
+        elif not has_ended(record):
+            reason = f"stopped by {stopped_by}" if stopped_by else "not finished"
+        elif value is None or not math.isfinite(value):
+            reason = f"no {metric}" if value is None else f"{metric} is {value}"
+        elif record["data_sha256"] != first["data_sha256"]:
+            reason = f"other data than {first['version']}"
+        elif twin:
+            reason = f"the same seed as {twin['version']}"
+        else:
+            counted[seed] = record
+            continue
+        left_out.append(f"{record['run']} (seed {seed}): {reason}")
+    return [counted[seed] for seed in sorted(counted)], left_out
+
+
+def find_runs(spec: str) -> list[Path]:
+    """Run folders by their names, by the folder around them, or by globs, with commas between."""
+    runs: list[Path] = []
+    for part in [spec] if Path(spec).exists() else spec.split(","):
+        paths = [Path(p) for p in ([part] if Path(part).exists() else sorted(glob.glob(part)))]
+        found = [run for p in paths for run in ([p] if (p / RECORD).is_file() else runs_in(p))]
+        if not found:
+            raise ValueError(f"{part} is neither a run folder nor a folder of runs")
+        runs += found
+    return list(dict.fromkeys(runs))
