@@ -1,0 +1,1 @@
+"""What a run leaves: its folder, files, record and direction of metrics. Imports nothing of ours."""
