@@ -127,7 +127,7 @@ def test_prose_tables_licence_and_modes_survive(tmp_path: Path) -> None:
     assert '(ROOT / "pyproject.toml").read_text())["project"]' in (
         folder / "tests/test_packaging.py"
     ).read_text("utf-8")
-    assert "with the project's defaults" in (folder / NAME / "cli.py").read_text("utf-8")
+    assert "with the project's defaults" in (folder / NAME / "commands/cli.py").read_text("utf-8")
     for name in ("LICENSE", "docs/patience.png"):
         assert (folder / name).read_bytes() == (new.ROOT / name).read_bytes()
     assert (folder / ".ci/run").stat().st_mode == (new.ROOT / ".ci/run").stat().st_mode
@@ -179,7 +179,7 @@ def test_without_git_it_is_what_is_not_ignored(
     monkeypatch.setattr(shutil, "which", lambda _: None)
     assert set(new.template()[0]) == tracked
     folder = start(tmp_path / NAME)
-    assert (folder / NAME / "data/augment.py").is_file()
+    assert (folder / NAME / "engine/augment.py").is_file()
     assert not (folder / ".git").exists()
     assert "version unknown" in (folder / "README.md").read_text("utf-8")
 
@@ -209,7 +209,7 @@ def test_later_versions_are_merged_by_git(
     assert new.git(folder, "rev-parse", "main") == main  # until its owner merges
     assert "Version" not in new.git(folder, "log", "template", "--format=%s")
     new.git(folder, "merge", "--no-edit", "template")
-    assert 'DEFAULT_CONFIG = "cifar"' in (folder / NAME / "usage.py").read_text("utf-8")
+    assert 'DEFAULT_CONFIG = "cifar"' in (folder / NAME / "commands/table.py").read_text("utf-8")
     assert (folder / NAME / "extra.py").read_text("utf-8").startswith(f"from {NAME} import")
     assert not (folder / "configs/linear_regression.yaml").exists()
     assert (folder / "configs/synthetic.yaml").read_text("utf-8").startswith("# Mine. ")

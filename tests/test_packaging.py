@@ -109,7 +109,7 @@ def test_every_import_is_declared() -> None:
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "project").rglob("*.py")]
     nodes = [node for text in texts for node in ast.walk(ast.parse(text))]
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    names |= {str(n.module) for n in nodes if isinstance(n, ast.ImportFrom) and not n.level}
     modules = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"project"}
     owners = packages_distributions()
     declared = {canonicalize_name(dependency.name) for dependency in DEPENDENCIES}

@@ -145,7 +145,7 @@ def claim(error: Exception) -> bool:
     started = rank != "0" or "TORCHELASTIC_RUN_ID" in os.environ
     group = os.getppid() if started else os.getpid()
     digest = hashlib.sha256(_summary(error).encode(errors="replace")).hexdigest()[:16]
-    path = Path(tempfile.gettempdir(), f"project-error-{group}-{digest}")
+    path = Path(tempfile.gettempdir(), f"error-shown-{group}-{digest}")
     try:
         if rank == "0":
             path.touch()

@@ -157,6 +157,6 @@ def test_biases_of_fast_net_have_their_own_learning_rate() -> None:
 
 def test_an_optimiser_without_weight_decay_has_both_rates() -> None:
     model = FastNet(width=4, bias_lr=64, optimizer=partial(torch.optim.Rprop, lr=0.01))
-    optimizer = model.configure_optimizers()["optimizer"]  # type: ignore[call-overload,index]
+    (optimizer,), _ = model.configure_optimizers()  # type: ignore[misc]
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.01, 0.64])
     assert all("weight_decay" not in group for group in optimizer.param_groups)
