@@ -198,7 +198,8 @@ def test_position_among_other_points_is_refused() -> None:
 def test_two_ranks_together_see_what_one_sees(split: str) -> None:
     def data(rank: int, world_size: int) -> LinearDataModule:
         module = LinearDataModule(val_size=33, test_size=35)  # which two can't share equally
-        module.trainer = SimpleNamespace(global_rank=rank, world_size=world_size)  # type: ignore[assignment]
+        share = {"global_rank": rank, "world_size": world_size, "overfit_batches": 0.0}
+        module.trainer = SimpleNamespace(**share)  # type: ignore[assignment]
         module.setup("fit")
         return module
 
