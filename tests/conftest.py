@@ -34,7 +34,7 @@ def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test leaves behind is in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FORCE_COLOR", raising=False)  # which a notebook leaves set
-    monkeypatch.delenv("COLUMNS", raising=False)  # which pytest-xdist sets
+    monkeypatch.delenv("COLUMNS", raising=False)  # of which tables are as wide
 
 
 @pytest.fixture(autouse=True)

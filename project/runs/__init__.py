@@ -1,1 +1,1 @@
-"""What a run leaves: its folder, files, record and direction of metrics. Imports nothing of ours."""
+"""What a run leaves: its folder, files and record. Imports no torch and nothing of ours."""
