@@ -178,8 +178,8 @@ class LRRange:
                 "--data.batch_size."
             )
         return (
-            f"Begin with a learning rate {span(*self.usable)}: there the loss clearly falls.\nThe "
-            "best one may be several times lower or higher, which only runs of full length can tell."
+            f"Begin with a learning rate {span(*self.usable)}: there the loss clearly falls.\n"
+            "The best one may be several times lower or higher: only runs of full length can tell."
         )
 
     @property
