@@ -300,6 +300,6 @@ def test_size_of_a_batch_whatever_it_is(batch: Any) -> None:
     assert batch_size_of(batch) == 5
 
 
-@pytest.mark.parametrize("batch", [None, {}, [], "text", torch.tensor(1.0), object()], ids=str)
+@pytest.mark.parametrize("batch", [None, {}, [], "text", torch.tensor(1.0), Path()], ids=repr)
 def test_a_batch_without_a_size_has_none(batch: Any) -> None:
     assert batch_size_of(batch) is None
