@@ -23,16 +23,9 @@ KNOWN = (
 OWN = (
     *("BestCheckpoint", "CurvesMonitor", "EarlyStopping", "FiniteCheck", "InitLossCheck"),
     *("LastCheckpoint", "LiveState", "MonitorCheck", "OverfitOneBatch", "PlateauStepper"),
-    *(
-        "PredictionGrid",
-        "ProgressBar",
-        "RNGState",
-        "RestoreBest",
-        "ResumeCheck",
-        "RunRecord",
-        "SameStart",
-    ),
-    *("StepMonitor", "StorableCheck", "TensorBoardRecord", "WeightHistogramMonitor"),
+    *("PredictionGrid", "ProgressBar", "RNGState", "RestoreBest", "ResumeCheck", "RunRecord"),
+    *("SameStart", "StepMonitor", "StorableCheck", "TensorBoardRecord"),
+    *("WeightHistogramMonitor",),
 )
 PACKAGE = __name__.partition(".")[0]
 SWAPPING = (  # hooks that come between the start of validation and a save within it
