@@ -364,7 +364,7 @@ def test_real_runs_are_stopped_resumed_and_reported() -> None:
         (seed, "max_epochs", 60) for seed in (0, 1)
     ]
     assert found[0]["config_sha256"] == found[1]["config_sha256"]
-    assert "fit --run" in found[0]["command"]
+    assert "fit --run" in found[0]["resumes"][-1]
     report = json.loads((RUNS / "seed_noise.json").read_text())
     assert report["values"] == [record["metrics"]["val/acc"] for record in found]
     assert report["left_out"] == []
