@@ -76,6 +76,7 @@ def make_runs(folder: Path) -> None:
             (run / CONFIG).write_text(f"monitor: val/acc\nname: {group}\n")
             record = {"name": group, "version": run.name, "seed": seed, "stopped_by": "max_epochs"}
             record |= {"config_sha256": group, "data_sha256": "", "tested": 0, "epochs": 1}
+            record |= {"seconds": 1.0, "best_epoch": 0}
             record |= {"metrics": {"val/acc": accuracy + 0.01 * seed}, "examples": {"val": 1000}}
             (run / RECORD).write_text(json.dumps(record))
 

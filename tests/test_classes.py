@@ -152,7 +152,8 @@ def test_init_from_takes_the_last_layer_for_the_same_classes_only(model: Any) ->
     with torch.no_grad():
         for parameter in source.parameters():
             parameter.normal_()
-    facts = {"preprocessing": {"class_names": names}}
+    reading = {"image_size": 16, "in_channels": 3, "mean": [0.5] * 3, "std": [0.2] * 3}
+    facts = {"preprocessing": {"class_names": names, **reading}}
     torch.save({"state_dict": source.state_dict(), "data": facts}, "source.ckpt")
     images = torch.rand(5, 3, 16, 16)
 

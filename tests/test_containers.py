@@ -109,7 +109,7 @@ def test_steps_install_what_the_project_needs_in_locked_versions(
 def test_what_is_copied_starts_and_has_the_configs(built: Path) -> None:
     assert {"data", "runs"} <= {path.name for path in built.iterdir()}
     assert (built / "configs" / "synthetic.yaml").is_file()
-    assert list(built.glob("project/__pycache__/cli.*.pyc"))
+    assert list(built.glob("project/commands/__pycache__/cli.*.pyc"))
     command = [*json.loads(dict(STEPS)["ENTRYPOINT"]), "seed_noise", "--help"]
     done = subprocess.run(command, cwd=built, capture_output=True, text=True)
     assert "--sweep" in done.stdout, done.stderr
