@@ -284,7 +284,7 @@ def test_the_curves_of_a_run() -> None:
 
 def test_weight_histograms() -> None:
     model = MLP([16], in_channels=3, image_size=8)
-    fit([WeightHistogramMonitor(every_n_epochs=2)], model, max_epochs=4)
+    fit([WeightHistogramMonitor(every_n_epochs=2)], model, max_epochs=4, saves=False)
     read = events()
     parameters = dict(model.named_parameters())
     assert set(read.Tags()["histograms"]) == {f"weights/{name}" for name in parameters}
