@@ -29,8 +29,7 @@ class Task:
 
 def tasks(fashion_mnist: Path | None, images: Path | None) -> dict[str, Task]:
     """Those whose data are there."""
-    stripes = ["--config", "synthetic", "--data.image_size", "16"]
-    found = {"stripes, ResNet18": Task(stripes, ["--num_steps", "400"], 6)}
+    found = {}
     if fashion_mnist:
         mlp = ["--config", "fashion_mnist", "--data.root", str(fashion_mnist)]
         found["FashionMNIST, MLP"] = Task(mlp, [], 2)
@@ -38,6 +37,8 @@ def tasks(fashion_mnist: Path | None, images: Path | None) -> dict[str, Task]:
         folder = ["--config", "image_folder", "--data.root", str(images), "--model.width", "16"]
         small = ["--data.image_size", "32", "--data.batch_size", "32"]
         found["images, ResNet18"] = Task([*folder, *small], [], 8)
+    stripes = ["--config", "synthetic", "--data.image_size", "16"]
+    found["stripes, ResNet18"] = Task(stripes, ["--num_steps", "200"], 5)
     return found
 
 

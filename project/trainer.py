@@ -58,7 +58,7 @@ class Trainer(L.Trainer):
         lr_max: float = 1.0,
         num_steps: int = 100,
     ) -> LRRange:
-        """Find the range of learning rates that train well, without applying one.
+        """Find a range of learning rates to begin with, without applying one.
 
         Args:
             model: To train; it is not the same afterwards.

@@ -19,7 +19,7 @@ TEXTS = {
     "test": "Measure the best epoch of a run on its test images: once, at the end.",
     "predict": "Write what a run says of each test image, or of each image in a folder.",
     "check": "Find out in seconds whether a run can work, and if not, why; nothing is trained.",
-    "lr_find": "Draw the range of learning rates that train well, and apply none.",
+    "lr_find": "Draw the loss over the learning rate, and name a range to begin with.",
     "seed_noise": "Train once per seed, and report how far results differ by chance.",
     "compare": "Compare sets of runs: difference, interval and verdict.",
     "runs": "List runs: how they stand, and what came out.",

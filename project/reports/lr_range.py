@@ -1,4 +1,4 @@
-"""The LR range test (arXiv:1506.01186): which learning rates a model can be trained with."""
+"""The LR range test (arXiv:1506.01186): which learning rates to begin with."""
 
 import json
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from project.files import write_whole
 
 BETA, MEMORY = 0.9, 10  # of the moving average, and the steps that it goes back
 DIVERGED = 4  # times the best smoothed loss
+FALLEN = 2 / 3  # of the whole fall, at the lowest rate that is called good
 SAFE = 3  # times below the lowest loss, as far as a rate should be that trains for longer
 CLEAR = 2  # standard deviations of single steps by which the loss must fall, to say anything
 SURE = 3  # standard errors that a slope must be away from zero
@@ -68,6 +69,11 @@ def smooth(losses: list[float]) -> NDArray[np.float64]:
     return np.array(smoothed)
 
 
+def span(low: float, high: float) -> str:
+    """A range in words, or one number if it is narrow."""
+    return f"from {low:.1e} to {high:.1e}" if high > 1.2 * low else f"of about {high:.1e}"
+
+
 @dataclass
 class LRRange:
     """The result of a sweep. `lr` and `loss` are its steps; the others are learning rates.
@@ -111,15 +117,17 @@ class LRRange:
 
     @property
     def usable(self) -> tuple[float, float] | None:
-        """The lowest and highest learning rate that should train well, if that can be said.
+        """The lowest and highest learning rate to begin with, if there is something to say.
 
-        The lower one is where half of the fall is behind: the last step at which it is not.
+        The lower one is where two thirds of the fall are behind: after the last step at which they
+        are not. The higher one keeps its distance from where the loss no longer falls.
         """
         smoothed, lowest = smooth(self.loss), self._lowest
         start = smoothed[min(MEMORY, lowest)]
         if self.uncertain:
             return None
-        above = np.flatnonzero(smoothed[: lowest + 1] > (start + smoothed[lowest]) / 2)
+        enough = start - FALLEN * (start - smoothed[lowest])
+        above = np.flatnonzero(smoothed[: lowest + 1] > enough)
         low, high = self.lr[int(above.max(initial=0)) + 1], self.lr[lowest] / SAFE
         return min(low, high), high
 
@@ -155,10 +163,10 @@ class LRRange:
             lines.append("The loss still fell at the end: raise --lr_max to see further.")
         if factor is not None:
             low, high = self.usable or (self.min_over_10, self.min_over_10)
+            rates = span(low / factor, high / factor)
             lines.append(
-                f"The run multiplies the optimiser's lr by {factor:g} (reference_batch_size): for "
-                f"{low:.1e} to {high:.1e} set --model.optimizer.lr from {low / factor:.1e} to "
-                f"{high / factor:.1e}."
+                f"The run multiplies the optimiser's lr by {factor:g} (reference_batch_size): to "
+                f"train at these rates, set --model.optimizer.lr to a value {rates}."
             )
         return "\n".join(lines)
 
@@ -169,8 +177,10 @@ class LRRange:
                 "more than noise,\nand no range can be given: raise --num_steps or "
                 "--data.batch_size."
             )
-        low, high = self.usable
-        return f"Learning rates from {low:.1e} to {high:.1e} should train well."
+        return (
+            f"Begin with a learning rate {span(*self.usable)}: there the loss clearly falls. The "
+            "best one may be\nseveral times lower or higher, which only runs of full length can tell."
+        )
 
     @property
     def open_ended(self) -> bool:
@@ -197,7 +207,7 @@ class LRRange:
         axes.semilogx(self.lr, self.loss, ".", color="0.6", label="loss of a step")
         axes.semilogx(self.lr, smoothed, color="C0", label="smoothed")
         if self.usable is not None:
-            axes.axvspan(*self.usable, color="C2", alpha=0.2, label="usable range")
+            axes.axvspan(*self.usable, color="C2", alpha=0.2, label="range to begin with")
         marks = (("minimum / 10", self.min_over_10, "o"), ("steepest", self.steepest, "s"))
         for name, lr, marker in marks:
             if lr is None:
