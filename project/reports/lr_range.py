@@ -1,6 +1,7 @@
 """The LR range test (arXiv:1506.01186): which learning rates to begin with."""
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,9 @@ class LRRange:
         lrs, smoothed = sweep.lrs[: len(losses)], smooth(losses)
         lowest = int(smoothed.argmin()) if losses else 0
         if lowest < 3:
+            first = losses[0] if losses else math.nan
             raise ValueError(
-                f"the loss never fell, from {losses[0] if losses else 'nan'} at the first step: "
+                f"the loss never fell, from {first:.4g} at the first step: "
                 "start lower with --lr_min, or see whether the model can learn at all"
             )
         found = cls(lrs, losses, lrs[lowest] / 10, None)
@@ -179,7 +181,7 @@ class LRRange:
             )
         return (
             f"Begin with a learning rate {span(*self.usable)}: there the loss clearly falls. The "
-            "best one may be\nseveral times lower or higher, which only runs of full length can tell."
+            "best may be\nseveral times lower or higher, which only runs of full length can tell."
         )
 
     @property

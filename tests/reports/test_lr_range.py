@@ -47,7 +47,7 @@ def test_suggestions_of_a_known_curve() -> None:
 
 
 def test_a_loss_that_never_falls_is_refused() -> None:
-    with pytest.raises(ValueError, match="never fell, from 1.0 at the first step"):
+    with pytest.raises(ValueError, match="never fell, from 1 at the first step"):
         measured([1.0, 2.0, 3.0, 9.0])
     with pytest.raises(ValueError, match="never fell, from nan"):
         measured([float("nan")] * 3)
