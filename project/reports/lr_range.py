@@ -19,7 +19,7 @@ DIVERGED = 4  # times the best smoothed loss
 FALLEN = 2 / 3  # of the whole fall, at the lowest rate that is called good
 SAFE = 3  # times below the lowest loss, as far as a rate should be that trains for longer
 CLEAR = 2  # standard deviations of single steps by which the loss must fall, to say anything
-SURE = 3  # standard errors that a slope must be away from zero
+SURE = 4  # standard errors by which the steepest of many slopes must be above the average
 WINDOW = 0.5  # decades of the learning rate on each side, over which the slope is measured
 
 
@@ -134,7 +134,7 @@ class LRRange:
         return min(low, high), high
 
     def _steepest(self) -> float | None:
-        """Where a line through the losses of a decade falls fastest, if it surely falls."""
+        """Where a line through the losses of a decade falls fastest, if that is surely faster."""
         if self.uncertain:
             return None
         lowest = self._lowest
@@ -147,7 +147,8 @@ class LRRange:
                 (away @ y[near] / (away @ away), self._noise / np.sqrt(away @ away), centre)
             )
         slope, error, centre = min(slopes, default=(0.0, 1.0, 0.0))
-        return float(10**centre) if slope < -SURE * error else None
+        average = np.polyfit(x, y, 1)[0]  # a straight line is nowhere steeper than elsewhere
+        return float(10**centre) if slope < average - SURE * error else None
 
     def describe(self, factor: float | None = None) -> str:
         """What can be said, and which option to set.
