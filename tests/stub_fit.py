@@ -38,7 +38,8 @@ def main(args: list[str]) -> None:
     record = {"name": run.parent.name, "version": run.name, "seed": seed, "pid": os.getpid()}
     record |= {"config_sha256": config_sha256(config), "data_sha256": "d", "best_epoch": 0}
     record |= {"threads": os.environ.get("OMP_NUM_THREADS"), "resumed": resumed is not None}
-    record |= {"stopped_by": None, "metrics": {}, "seconds": 0.0, "began": time.time()}
+    record |= {"stopped_by": None, "metrics": {}, "seconds": 0.0, "epochs": None}
+    record["began"] = time.time()
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     write_record(run, record)
     if given.get("fail") == str(seed):
@@ -56,7 +57,7 @@ def main(args: list[str]) -> None:
     if not resumed:
         time.sleep(float(given.get("seconds", 0)))
     value = 0.8 + 0.01 * seed + 10 * float(given.get("lr", 0))
-    ended = {"stopped_by": "max_epochs", "epochs": 1, "seconds": 1.0, "ended": time.time()}
+    ended = {"stopped_by": "max_epochs", "epochs": 1, "seconds": 1.0, "ended_at": time.time()}
     write_record(run, record | ended | {"metrics": {"val/loss": 1 - value, "val/acc": value}})
 
 

@@ -150,7 +150,7 @@ def test_what_fit_refuses_is_said_once_and_nothing_is_started(
 def test_jobs_run_side_by_side_and_share_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     assert main(["--seeds", "4", "--jobs", "3", "--seconds", "0.5"]) == 0
-    spans = sorted((record["began"], record["ended"]) for record in records())
+    spans = sorted((record["began"], record["ended_at"]) for record in records())
     together = [sum(a <= begin < b for a, b in spans) for begin, _ in spans]
     assert max(together) == 3
     assert {record["threads"] for record in records()} == {"2"}
