@@ -202,7 +202,8 @@ def test_position_of_another_stream_is_refused_by_the_data_module() -> None:
 
 def test_loaders_know_their_rank() -> None:
     data = make()
-    data.trainer = SimpleNamespace(global_rank=1, world_size=2)  # type: ignore[assignment]
+    share = {"global_rank": 1, "world_size": 2, "overfit_batches": 0.0}
+    data.trainer = SimpleNamespace(**share)  # type: ignore[assignment]
     for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader()):
         assert isinstance(loader, TensorLoader)
         assert (loader.rank, loader.world_size) == (1, 2)
