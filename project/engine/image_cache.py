@@ -20,7 +20,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from ..runs.files import check_regular, read_text, write_whole
+from ..runs.files import check_regular, read_text, replacing, write_whole
 from .image_files import ImageFiles
 from .loader import Images
 
@@ -130,7 +130,8 @@ class ImageCache:
             self.folder.mkdir(exist_ok=True)
             if pixels is not None:
                 record.array, record.crc32 = array, zlib.crc32(pixels.numpy().data)
-                _write_array(self.folder / array, pixels)
+                with replacing(self.folder / array) as file:  # too large to be copied in memory
+                    np.save(file, pixels.numpy())
             body = json.dumps(vars(record))
             write_whole(path, f"{_checksum(body)}\n{body}")
             self._sweep(record.array)
@@ -159,19 +160,3 @@ def _refuse(path: Path, error: Exception) -> None:
 
 def _checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _write_array(path: Path, pixels: Tensor) -> None:
-    """Write pixels so that a whole file stands there or none; they are too large to be copied."""
-    check_regular(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            np.save(file, pixels.numpy())
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        partial.unlink(missing_ok=True)

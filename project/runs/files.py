@@ -8,7 +8,8 @@ import csv
 import io
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -116,12 +117,14 @@ def readable(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def write_whole(path: Path, content: bytes | str) -> None:
-    """Replace a regular file, or make it, so that at any instant there is a whole one, old or new.
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file whose content takes a regular file's place, or makes it, once it is on the disk.
+
+    At any instant there is a whole file, old or new.
 
     Args:
         path: Path of the file, in a folder that exists.
-        content: Bytes, or text that is written as UTF-8.
 
     Raises:
         NotRegularError: If something else than a regular file stands there.
@@ -129,10 +132,9 @@ def write_whole(path: Path, content: bytes | str) -> None:
     """
     check_regular(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    data = content.encode("utf-8") if isinstance(content, str) else content
     try:
         with partial.open("wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -140,3 +142,10 @@ def write_whole(path: Path, content: bytes | str) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Write a file as `replacing` does; text is written as UTF-8."""
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    with replacing(path) as file:
+        file.write(data)
