@@ -160,5 +160,6 @@ def test_progress_is_shown_on_a_terminal_and_nothing_is_left(
     verdicts(slow(), enable_progress_bar=True)
     assert "steps, loss" not in capsys.readouterr().out
     monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")  # a "dumb" terminal shows no bar
     verdicts(slow(), enable_progress_bar=True)
     assert "steps, loss" in capsys.readouterr().out
