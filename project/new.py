@@ -19,7 +19,12 @@ from project.commands.table import OptionParser
 from project.runs.errors import UsageError
 
 ROOT = Path(__file__).parents[1]
-OWN = ("project/new.py", "tests/test_new.py", "docs/new_project.md", "tests/test_readme.py")
+OWN = (
+    "project/new.py",
+    "tests/template/test_new.py",
+    "docs/new_project.md",
+    "tests/template/test_readme.py",
+)
 TOP = r"\A# (.+?)\s*\n\s*(\S.*\n)+"  # title and first paragraph
 # What names the package; the word is also English, and in pyproject.toml a table.
 REFERENCE = re.compile(

@@ -16,7 +16,7 @@ import torch
 from project.engine.progress import LayerTable, ProgressBar
 from project.models import MLP
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FIT = ["-m", "project", "fit", "--config", "synthetic", "--model", "MLP", "--preflight", "false"]
 FIT += ["--data.train_size", "64", "--data.val_size", "32", "--data.image_size", "8"]
 FIT += ["--data.batch_size", "16", "--trainer.max_epochs", "3", "--trainer.accelerator", "cpu"]

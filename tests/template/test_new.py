@@ -125,7 +125,7 @@ def test_prose_tables_licence_and_modes_survive(tmp_path: Path) -> None:
     assert settings["project"]["scripts"] == {NAME: f"{NAME}.__main__:console"}
     assert settings["tool"]["mypy"]["files"] == [NAME]
     assert '(ROOT / "pyproject.toml").read_text())["project"]' in (
-        folder / "tests/test_packaging.py"
+        folder / "tests/template/test_packaging.py"
     ).read_text("utf-8")
     assert "with the project's defaults" in (folder / NAME / "commands/cli.py").read_text("utf-8")
     for name in ("LICENSE", "docs/patience.png"):
@@ -145,7 +145,11 @@ def test_it_works(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:  # as for those who have not installed anything
         patch.setenv("PYTHONPATH", str(new.ROOT))
         subprocess.run([sys.executable, "-m", "project.new", folder], check=True)
-    files = ["tests/test_main.py", "tests/data/test_augment.py", "tests/models/test_networks.py"]
+    files = [
+        "tests/machinery/commands/test_main.py",
+        "tests/data/test_augment.py",
+        "tests/models/test_networks.py",
+    ]
     assert "passed" in run(folder, "pytest", "-q", "-p", "no:cacheprovider", *files)
     fit = ["fit", "--config", "synthetic", "--config", "presets/debug", "--trainer.accelerator=cpu"]
     assert "max_steps=1" in run(folder, "my_plankton", *fit)

@@ -21,8 +21,11 @@ from project.engine.datamodule import EVAL_FACTOR
 from project.engine.loader import TensorLoader
 from project.models.classifier import LossAndAccuracy
 
-ROOT = Path(__file__).parents[1]
-ENVIRONMENT = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+ROOT = Path(__file__).parents[3]
+ENVIRONMENT = {
+    "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests/machinery/support'}",
+    "OMP_NUM_THREADS": "1",
+}
 QUIET = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
 QUIET += ["--preflight", "false"]
 # 11 steps an epoch, the last one of 6 examples.

@@ -11,7 +11,7 @@ import pytest
 from project.__main__ import console
 
 NAME = console.__module__.partition(".")[0]  # of the package and of its command
-PATH = Path(__file__).parents[1] / "scripts" / "completion.py"
+PATH = Path(__file__).parents[3] / "scripts" / "completion.py"
 
 
 @pytest.fixture(scope="module")

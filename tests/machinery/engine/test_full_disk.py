@@ -21,7 +21,7 @@ from project.engine.checkpoint_io import load_checkpoint
 from project.engine.loggers import RunTensorBoardLogger
 from project.runs import files
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 FIT = ["fit", "--config=synthetic", "--model=MLP", "--data.image_size=8", "--data.train_size=40"]
 FIT += ["--data.val_size=20", "--data.batch_size=4", "--preflight=false"]
 FIT += ["--trainer.log_every_n_steps=1", "--trainer.enable_progress_bar=false"]

@@ -16,7 +16,7 @@ from project.__main__ import console
 from project.commands.cli import main
 from project.commands.table import COMMANDS, DEFAULT_CONFIG
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 PACKAGE = console.__module__.partition(".")[0]
 SOURCE = "\n".join(path.read_text("utf-8") for path in (ROOT / PACKAGE).rglob("*.py"))

@@ -15,7 +15,7 @@ import yaml
 from project.commands.compare import main
 from project.reports.statistics import mcnemar, seeds_needed
 from project.runs.errors import UsageError
-from tests.reports.runs import write_runs
+from tests.machinery.support.runs import write_runs
 
 A = [0.84, 0.85, 0.845, 0.835, 0.855]
 B = [0.86, 0.87, 0.865, 0.855, 0.88]

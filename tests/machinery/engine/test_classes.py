@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from reports.runs import write_runs
 from torch import Tensor
 
 from project.commands.cli import main
@@ -21,6 +20,7 @@ from project.engine.weights import check_same_classes, init_from
 from project.models import MLP, FastNet, ResNet18
 from project.reports.seed_report import SeedNoiseReport
 from project.runs.classes import difference, saved_classes
+from tests.machinery.support.runs import write_runs
 
 QUIET = ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--preflight=false"]
 QUIET += ["--trainer.enable_model_summary=false"]

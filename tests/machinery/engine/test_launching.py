@@ -22,8 +22,11 @@ import torch
 from project.commands.cli import main
 from project.engine.checkpoint_io import load_checkpoint
 
-ROOT = Path(__file__).parents[1]
-ENVIRONMENT = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+ROOT = Path(__file__).parents[3]
+ENVIRONMENT = {
+    "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests/machinery/support'}",
+    "OMP_NUM_THREADS": "1",
+}
 OPTIONS = ["--config", "synthetic", "--model", "MLP", "--model.hidden_sizes", "[32, 16]"]
 OPTIONS += ["--data.train_size", "104", "--data.val_size", "0", "--data.test_size", "0"]
 OPTIONS += ["--data.image_size", "8", "--data.batch_size", "8", "--data.augment", '{"crop": 2}']

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from project.engine.failures import PACKAGE, Frame, claim, user_error
-from tests.test_cli import FIT
+from tests.machinery.commands.test_cli import FIT
 
 CODE = """
 import torch

@@ -20,7 +20,7 @@ from project.commands.cli import main
 from project.models import MLP, FastNet, ResNet18
 from project.models.classifier import Classifier
 
-DOCS = Path(__file__).parents[1] / "docs" / "export.md"
+DOCS = Path(__file__).parents[3] / "docs" / "export.md"
 TINY = ["--data.train_size=40", "--data.val_size=20", "--data.image_size=16"]
 TINY += ["--data.batch_size=20", "--trainer.max_epochs=1", "--preflight=false"]
 TINY += ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
@@ -149,7 +149,7 @@ def test_file_that_differs_is_refused_and_the_one_before_it_kept(
 def test_network_that_cannot_be_exported_is_one_sentence(
     tmp_path: Path, exit_code: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = fit(tmp_path, "--model=tests.test_export.Branching")
+    run = fit(tmp_path, "--model=tests.machinery.commands.test_export.Branching")
     capsys.readouterr()
     for form in ("torch", "onnx"):
         assert exit_code(["export", f"--run={run}", f"--format={form}"]) == 1

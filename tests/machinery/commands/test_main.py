@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from project import __main__
-from tests.reports.runs import write_runs
+from tests.machinery.support.runs import write_runs
 
 
 def console(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:

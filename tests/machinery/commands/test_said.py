@@ -8,7 +8,7 @@ import pytest
 
 from project.commands.cli import main
 from project.runs.folder import summary
-from tests.reports.runs import write_runs
+from tests.machinery.support.runs import write_runs
 
 FIT = ["fit", "--config", "synthetic", "--model", "MLP", "--preflight", "false"]
 FIT += ["--data.train_size", "64", "--data.image_size", "8", "--trainer.accelerator", "cpu"]

@@ -18,9 +18,9 @@ from project.commands.cli import main as cli
 from project.commands.runs import look, main
 from project.runs.errors import UsageError
 from project.runs.folder import is_free, lock_run
-from tests.reports.runs import write_runs
+from tests.machinery.support.runs import write_runs
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FIT = ["fit", "--config", "synthetic", "--data.train_size", "48", "--data.val_size", "20"]
 FIT += ["--data.image_size", "8", "--data.batch_size", "16", "--model.width", "4"]
 FIT += ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]

@@ -16,7 +16,7 @@ from project.commands.table import take_apart
 from project.commands.variants import configure
 from project.engine.weights import init_from
 from project.runs.errors import UsageError
-from tests.test_cli import FIT, parse
+from tests.machinery.commands.test_cli import FIT, parse
 
 DATA = "model: MLP\ndata:\n  class_path: ImageFolderDataModule\n  init_args:\n    root: {}\n"
 

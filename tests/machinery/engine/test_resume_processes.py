@@ -24,7 +24,7 @@ from project.engine.checkpoint_io import load_checkpoint
 from project.engine.saving import Interrupted
 from project.models import Classifier
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 COMMON = ["--data.train_size", "104", "--data.val_size", "24", "--data.test_size", "0"]
 COMMON += ["--data.image_size", "8", "--data.batch_size", "8", "--data.augment", '{"crop": 2}']
 COMMON += ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]

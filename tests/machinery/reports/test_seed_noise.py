@@ -11,7 +11,7 @@ from project.reports.seed_figures import draw_seeds, draw_sweep
 from project.reports.seed_report import SeedNoiseReport
 from project.reports.sweep import SweepReport
 from project.reports.tables import Scale, table
-from tests.reports.runs import write_runs
+from tests.machinery.support.runs import write_runs
 
 VALUES = [0.84, 0.85, 0.845, 0.835, 0.855]  # mean 0.845, sum of squares 2.5e-4
 FOLDER = Path("runs/mlp")

@@ -13,7 +13,7 @@ from project.commands import seed_noise as seeds
 from project.commands import variants
 from project.commands.cli import main
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 spec = spec_from_file_location("pictures", ROOT / "scripts" / "pictures.py")
 assert spec
 assert spec.loader

@@ -15,7 +15,7 @@ from project.commands.sources import config_folder
 from project.commands.table import OWN_MAIN
 from project.data.cifar10 import BATCHES
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
 LINES = [line for kind, block in BLOCKS if kind != "python" for line in block.strip().splitlines()]

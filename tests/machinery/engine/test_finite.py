@@ -24,7 +24,7 @@ from project.engine.finite import all_finite
 from project.models import MLP
 from project.runs.folder import BEST, LAST
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RUN = Path("runs/synthetic/version_0")
 OFF = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
 

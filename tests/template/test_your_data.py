@@ -11,7 +11,7 @@ import pytest
 
 from project.data import Augment, ImageDataModule, ImageFolderDataModule
 
-PAGE = (Path(__file__).parents[1] / "docs" / "your_data.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "your_data.md").read_text()
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", PAGE, re.DOTALL)
 LINES = [line for kind, block in BLOCKS if not kind for line in block.strip().splitlines()]
 COMMANDS = [shlex.split(line)[3:] for line in LINES]

@@ -13,7 +13,7 @@ import pytest
 
 from project.__main__ import console
 from project.commands.cli import CLI
-from tests.test_cli import QUIET
+from tests.machinery.commands.test_cli import QUIET
 
 LONGEST = 320  # characters of a sentence, with "error: "
 LIMIT_S = 30  # of a line, on a busy machine

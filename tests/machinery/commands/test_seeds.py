@@ -22,7 +22,8 @@ from project.commands.variants import parse_sweep, variant_names
 from project.runs.errors import UsageError
 from project.runs.folder import lock_run, read_record, write_record
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
+STUB = ROOT / "tests/machinery/support/stub_fit.py"
 RUNS = Path("runs/synthetic")
 stubbed = pytest.mark.usefixtures("_stub")
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and shell scripts of POSIX")
@@ -32,9 +33,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="signals and shell scripts
 def _stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m project fit` without training."""
     python = tmp_path / "python"
-    python.write_text(
-        f'#!/bin/sh\nshift 3\nexec "{sys.executable}" "{ROOT}/tests/stub_fit.py" "$@"\n'
-    )
+    python.write_text(f'#!/bin/sh\nshift 3\nexec "{sys.executable}" "{STUB}" "$@"\n')
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     path = os.environ.get("PYTHONPATH", "")

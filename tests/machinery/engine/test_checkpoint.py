@@ -23,7 +23,7 @@ from project.engine.checkpoint_io import AtomicCheckpointIO, load_checkpoint
 from project.engine.weights import check_fits, init_from
 from project.models import MLP
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 COMMON = ["--data.train_size", "48", "--data.val_size", "16", "--data.test_size", "16"]
 COMMON += ["--data.image_size", "8", "--data.batch_size", "16", "--trainer.accelerator", "cpu"]
 COMMON += ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
