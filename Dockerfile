@@ -21,8 +21,8 @@ RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))
     && python -m pip install --constraint constraints.txt --requirement requirements.txt
 
 COPY configs configs
-COPY project project
-RUN python -m compileall -q project \
+COPY project/ project/
+RUN python -m compileall -q project/ \
     && useradd --uid 1000 --no-create-home user \
     && mkdir data runs \
     && chown user data runs

@@ -1,13 +1,13 @@
-"""`python -m project`: the commands that read files or start processes begin without torch."""
+"""The program: commands that read files or start processes begin without torch."""
 
 import gc
 import io
 import sys
 from importlib import import_module
 
-from project.commands.table import OWN_MAIN
-from project.engine.failures import report
-from project.engine.signals import Interrupted, Stopped, handle_by, leave, say, stop
+from .commands.table import OWN_MAIN
+from .engine.failures import report
+from .engine.signals import Interrupted, Stopped, handle_by, leave, say, stop
 
 
 def console() -> None:
@@ -23,7 +23,7 @@ def console() -> None:
             handle_by(stop)
             sys.exit(own.main(args[1:]))
         gc.disable()  # what is imported is no garbage; to look for it nearly doubles the time
-        cli = import_module("project.commands.cli")
+        cli = import_module(".commands.cli", __package__)
         gc.freeze()  # nor is it looked at while it trains
         gc.enable()
         handle_by(stop)

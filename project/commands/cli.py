@@ -62,6 +62,7 @@ from ..runs.folder import (
     run_of,
     summary,
 )
+from ..runs.names import PROGRAM
 from ..runs.plain import load_yaml
 from .errors import explain
 from .limits import check_limits
@@ -84,12 +85,12 @@ warnings.filterwarnings("ignore", message="It is recommended to use `self.log.*s
 
 
 WITH_RUN = ("validate", "test", "predict")
-USAGE = "python -m project {} [--config FILE] [--OPTION VALUE …]"
-DESCRIPTION = """Train and test image classifiers, and compare what came out.
+USAGE = f"{PROGRAM} {{}} [--config FILE] [--OPTION VALUE …]"
+DESCRIPTION = f"""Train and test image classifiers, and compare what came out.
 
-    python -m project fit --config synthetic
-    python -m project fit --help                    the options of a command
-    python -m project fit --model.help ResNet18     those of a class
+    {PROGRAM} fit --config synthetic
+    {PROGRAM} fit --help                    the options of a command
+    {PROGRAM} fit --model.help ResNet18     those of a class
 
 Configs are taken first, in their order, then options; later wins. What is wrong with them is one
 sentence (--debug shows where it was found); an error in code of yours shows its traceback."""
@@ -103,7 +104,7 @@ TRAINER: dict[str, dict[str, Any]] = {  # what a command needs its trainer to be
 
 
 class CLI(LightningCLI):
-    """`python -m project <command>`: parses, builds, runs, and says what came out."""
+    """A command of COMMANDS: parses, builds, runs, and says what came out."""
 
     def __init__(self, args: list[str]) -> None:
         self.command = args
@@ -124,7 +125,7 @@ class CLI(LightningCLI):
                 seed_everything_default=0,
                 parser_class=Parser,
                 parser_kwargs={
-                    "prog": "python -m project",
+                    "prog": PROGRAM,
                     "description": DESCRIPTION,
                     "formatter_class": HelpFormatter,
                     "exit_on_error": False,
@@ -161,7 +162,7 @@ class CLI(LightningCLI):
         for action in commands._choices_actions:
             action.help = text = TEXTS[action.dest]
             given = "--run runs/cifar/version_0" if action.dest in WITH_RUN else "--config cifar"
-            example = f"python -m project {action.dest} {given}"
+            example = f"{PROGRAM} {action.dest} {given}"
             commands.choices[action.dest].description = f"{text}\n\n    {example}"
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -370,7 +371,7 @@ class CLI(LightningCLI):
     def _way_on(self) -> str:
         """What to do once an image that could be read at the start can be read no longer."""
         if (self.run_folder / LAST).is_file():
-            again = f"python -m project fit --run {shlex.quote(str(self.run_folder))}"
+            again = f"{PROGRAM} fit --run {shlex.quote(str(self.run_folder))}"
             return f"put it back as it was, then resume the run with {again}"
         return "put it back as it was or remove it, and start again; nothing was saved so far"
 
@@ -461,7 +462,7 @@ def refuse_finders(callbacks: Iterable[Callback]) -> None:
         if isinstance(callback, LearningRateFinder):
             raise UsageError(
                 f"{name} would train with another learning rate than the one that the config "
-                "records: run `python -m project lr_find`, and set --model.optimizer.lr"
+                f"records: run `{PROGRAM} lr_find`, and set --model.optimizer.lr"
             )
 
 

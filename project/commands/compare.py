@@ -1,6 +1,6 @@
 """Compare sets of runs, each of one config with several seeds.
 
-    python -m project compare runs/cifar runs/wide
+    %(prog)s runs/cifar runs/wide
 
 Each GROUP is a folder of runs (runs/cifar), run folders with commas between them, or a glob in
 quotes ("runs/cifar/version_[0-4]"). All are compared with the first one, by Welch's t-test; the

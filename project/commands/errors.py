@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..runs.names import nearest
+from ..runs.names import PROGRAM, nearest
 from .table import COMMANDS, OWN_MAIN
 
 LONGEST = 300  # characters of a sentence
@@ -160,7 +160,7 @@ def _no_command(message: str) -> str:
     if given and (module := OWN_MAIN.get(given[1])):
         return f"{given[1]} is of the shell; in Python, call main([…]) of {module}"
     wrong = f"no command {given[1]!r}{nearest(given[1], every)}; " if given else ""
-    return f"{wrong}name a command ({', '.join(every)}): python -m project fit --config cifar"
+    return f"{wrong}name a command ({', '.join(every)}): {PROGRAM} fit --config cifar"
 
 
 def _refused_value(message: str, key: str) -> str:

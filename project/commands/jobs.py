@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 
 from ..runs.files import check_regular
 from ..runs.folder import LAST, has_ended, is_free
+from ..runs.names import PACKAGE
 from ..runs.sets import read_runs, runs_in
 from .variants import Variant
 
@@ -75,7 +76,7 @@ class Job:
         check_regular(self.log)
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "project", "fit", *(resume or new)],
+                [sys.executable, "-m", PACKAGE, "fit", *(resume or new)],
                 env=os.environ | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

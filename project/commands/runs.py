@@ -1,7 +1,7 @@
 """List the runs in folders: how they stand, and what came out of them.
 
-    python -m project runs
-    python -m project runs runs/cifar --sort val/acc
+    %(prog)s
+    %(prog)s runs/cifar --sort val/acc
 
 Metrics are those of the best epoch so far: the monitored one, and with --all the others. What is
 resumable was stopped or has crashed, and goes on from its last.ckpt with `fit --run FOLDER`.
@@ -31,6 +31,7 @@ from ..runs.folder import (
     read_config,
     read_record,
 )
+from ..runs.names import PROGRAM
 from ..runs.sets import METRICS, Record, read_metrics
 from .table import OptionParser
 
@@ -141,7 +142,7 @@ def describe(rows: Sequence[Record], key: str, width: int | None = None) -> str:
     again = max((r for r in rows if r["resumable"]), key=lambda r: r["when"], default=None)
     unknown = key in metrics and recorded_mode(key, rows) is None
     note = f"\n\nNo run says whether a lower or a higher {key} is better: the lowest comes first."
-    hint = "\n\nThe newest that can go on: python -m project fit --run "
+    hint = f"\n\nThe newest that can go on: {PROGRAM} fit --run "
     return table(cells) + note * unknown + (hint + shlex.quote(again["run"]) if again else "")
 
 

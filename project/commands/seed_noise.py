@@ -1,6 +1,6 @@
 """Train one config once per seed, and report how far the results differ by chance.
 
-    python -m project seed_noise --config fashion_mnist --seeds 5
+    %(prog)s --config fashion_mnist --seeds 5
 
 Options that are not named here are those of `fit`. Each seed is a run folder of its own. The
 command goes on where it was stopped: it takes what is finished, resumes what was interrupted, and
@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..runs.errors import UsageError
+from ..runs.names import PACKAGE, PROGRAM
 from ..runs.sets import read_metrics
 from .jobs import Job, work
 from .table import OptionParser, check_name, take_apart
@@ -130,7 +131,7 @@ def main(args: list[str]) -> int:
     check_name(name)
     with ThreadPoolExecutor(1) as pool:
         checked = pool.submit(variants, name, options.sweep, rest)
-        for module in ("project.reports.seed_figures", "scipy.stats"):
+        for module in (f"{PACKAGE}.reports.seed_figures", "scipy.stats"):
             import_module(module)  # of the report: a second, while the check starts
     found = checked.result()
     jobs = [Job(variant, seed) for seed in seeds for variant in found]
@@ -138,7 +139,7 @@ def main(args: list[str]) -> int:
     with display.live or nullcontext():
         stopped = work(jobs, options.jobs, display)
     if stopped:
-        again = shlex.join(["python", "-m", "project", "seed_noise", *args])
+        again = shlex.join([*PROGRAM.split(), "seed_noise", *args])
         print(f"Stopped; what was trained is saved. To continue: {again}")
         return 128 + stopped
     missing = report(found, name, options.metric)

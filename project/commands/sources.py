@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from ..runs.errors import UsageError
 from ..runs.files import check_folder, check_regular, read_text, readable
 from ..runs.folder import BEST, CONFIG, LAST, flatten, read_config, read_record
-from ..runs.names import nearest
+from ..runs.names import PROGRAM, nearest
 from ..runs.plain import load_yaml, read_yaml, setting_lines
 from .parser import LINKED
 from .table import COMMANDS, DEFAULT_CONFIG, take_apart
@@ -30,7 +30,7 @@ def expand(args: list[str]) -> list[str]:
     """Put configs first, as files, a run's before the others: all options win over them."""
     if not args or args[0] not in COMMANDS:
         if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
-            raise UsageError("the command comes first: python -m project fit --config cifar")
+            raise UsageError(f"the command comes first: {PROGRAM} fit --config cifar")
         return args
     for arg in args:
         if arg != readable(arg):

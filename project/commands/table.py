@@ -6,15 +6,12 @@ from pathlib import Path, PurePath
 from typing import NamedTuple, NoReturn
 
 from ..runs.errors import UsageError
+from ..runs.names import PROGRAM
 
 DEFAULT_CONFIG = "synthetic"  # which can be tried without any data
 COMMANDS = ("fit", "validate", "test", "predict", "check", "lr_find")
-OWN_MAIN = {  # commands that are no LightningCLI's; all but export begin without torch
-    "seed_noise": "project.commands.seed_noise",
-    "compare": "project.commands.compare",
-    "runs": "project.commands.runs",
-    "export": "project.commands.export",
-}
+# Commands with a parser of their own, and their modules; all but export start without torch.
+OWN_MAIN = {name: f"{__package__}.{name}" for name in ("seed_noise", "compare", "runs", "export")}
 TEXTS = {
     "fit": "Train a model. All about the run is kept in runs/NAME/version_N.",
     "validate": "Measure the best epoch of a run on its validation images.",
@@ -39,7 +36,7 @@ class OptionParser(argparse.ArgumentParser):
 
     def __init__(self, command: str, text: str) -> None:
         super().__init__(
-            prog=f"python -m project {command}",
+            prog=f"{PROGRAM} {command}",
             description=text,
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,

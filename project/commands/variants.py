@@ -13,6 +13,7 @@ from typing import Any
 
 from ..runs.errors import UsageError
 from ..runs.folder import config_sha256
+from ..runs.names import PACKAGE
 from ..runs.plain import load_yaml
 
 CHOSEN = ("--seed_everything", "--run", "--ckpt_path", "--print_config")
@@ -62,7 +63,7 @@ def configure(args: list[str]) -> dict[str, Any]:
     Raises:
         UsageError: With the sentence of `fit`, if it can't be carried out.
     """
-    command = [sys.executable, "-m", "project", "fit", *args, "--print_config"]
+    command = [sys.executable, "-m", PACKAGE, "fit", *args, "--print_config"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"fit ended with {done.returncode}"]

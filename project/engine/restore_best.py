@@ -10,6 +10,7 @@ from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelP
 from lightning.pytorch.utilities import rank_zero_info
 
 from ..runs.folder import BEST
+from ..runs.names import PROGRAM
 from .checkpoint_io import load_checkpoint
 from .run_record import find_record
 
@@ -60,7 +61,7 @@ class RestoreBest(Callback):
         path = shlex.quote(str(self.run / AVERAGED))
         rank_zero_info(
             "The model keeps the weights that StochasticWeightAveraging has averaged. They are in "
-            f"{path}; to measure them: python -m project validate --run "
+            f"{path}; to measure them: {PROGRAM} validate --run "
             f"{shlex.quote(str(self.run))} --ckpt_path {path}"
         )
 

@@ -28,6 +28,7 @@ from ..runs.folder import (
     read_record,
     write_record,
 )
+from ..runs.names import PROGRAM
 from .checkpoint_io import load_checkpoint
 from .datamodule import StreamDataModule
 from .endings import ended_by
@@ -64,7 +65,7 @@ class RunRecord(Callback):
     def _begin(self, trainer: L.Trainer) -> None:
         before = read_record(self.run) if (self.run / RECORD).is_file() else {}  # of a resumed run
         seconds = before.get("seconds") or 0.0
-        command = shlex.join(["python", "-m", "project", *self.command])
+        command = shlex.join([*PROGRAM.split(), *self.command])
         self.start = time.monotonic() - seconds
         data = trainer.datamodule  # type: ignore[attr-defined]
         streams = isinstance(data, StreamDataModule)
@@ -124,7 +125,7 @@ class RunRecord(Callback):
             return
         self._finish(trainer, exception.name)
         if saved and trainer.is_global_zero:
-            resume = f"python -m project fit --run {shlex.quote(str(self.run))}"
+            resume = f"{PROGRAM} fit --run {shlex.quote(str(self.run))}"
             now = isinstance(exception, Interrupted)
             said = f"Saved after step {trainer.global_step}. " if now else ""
             print(f"{said}To continue: {resume}")

@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 from ..runs.direction import Mode
 from ..runs.folder import BEST, LAST
+from ..runs.names import PROGRAM
 from .endings import ended_by
 from .exact import may_swap
 from .signals import SIGNALS, Interrupted, handle_by, say
@@ -169,7 +170,7 @@ class LastCheckpoint(callbacks.Checkpoint):
         self._give_signals_back()
         # Other processes of the run are not there to take part in a save.
         if isinstance(exception, Exception) and trainer.world_size == 1 and self._keep(trainer):
-            again = f"python -m project fit --run {shlex.quote(str(self.path.parent.parent))}"
+            again = f"{PROGRAM} fit --run {shlex.quote(str(self.path.parent.parent))}"
             print(f"Saved after step {trainer.global_step}. To continue: {again}")
 
     def _keep(self, trainer: L.Trainer) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..runs.files import write_whole
 from ..runs.folder import read_config
+from ..runs.names import PROGRAM
 from ..runs.sets import REPORT, Record, find_runs, finished, read_runs
 from .statistics import detectable_effect, sampling_std, seeds_needed, t_interval
 from .tables import Scale, table
@@ -65,7 +66,7 @@ class SeedNoiseReport:
         if len(records) < 2:
             found = "; ".join([f"{len(records)} in {spec}", *left_out])
             if (metric or "").startswith("test/"):
-                found += "; `python -m project test --run FOLDER` adds it"
+                found += f"; `{PROGRAM} test --run FOLDER` adds it"
             raise ValueError(f"seed noise takes two finished runs or more: {found}")
         return cls(Path(spec).name, str(metric), records, left_out, variants)
 

@@ -18,6 +18,7 @@ from typing import Any
 from filelock import BaseFileLock, FileLock, Timeout
 
 from .files import check_regular, open_regular, write_whole
+from .names import PROGRAM
 from .plain import read_json, read_yaml
 
 RECORD, LOCK, PREDICTIONS = "run.json", ".lock", "predictions.csv"
@@ -140,7 +141,7 @@ def read_record(run: Path) -> dict[str, Any]:
         if fault := _fault(record):
             raise ValueError(f"{run / RECORD} is damaged: {fault}")
     except FileNotFoundError as error:
-        listed = "`python -m project runs` lists those that there are"
+        listed = f"`{PROGRAM} runs` lists those that there are"
         raise ValueError(f"{run} is no run folder, it has no {RECORD}: {listed}") from error
     except (OSError, ValueError) as error:
         raise ValueError(f"{run} is no run folder: {error}") from error
@@ -238,7 +239,7 @@ def package_versions() -> dict[str, str]:
 def kept(run: Path) -> str:
     """What an error has left of a run, in words."""
     if (run / LAST).is_file():
-        again = f"python -m project fit --run {shlex.quote(str(run))}"
+        again = f"{PROGRAM} fit --run {shlex.quote(str(run))}"
         return f"Kept: {run}, up to its newest checkpoint. To resume it: {again}"
     if (run / RECORD).is_file():
         return f"Kept: {run}, which has no checkpoint to resume from yet."
@@ -258,7 +259,7 @@ def summary(run: Path, restored: bool = True) -> str:
         f"Best epoch: {record['best_epoch'] + 1} of {record['epochs']}{found}."
         f"{' Its weights are restored.' if restored else ''}\n"
         f"Run folder: {name}, {record['seconds']:.0f} s in all\n"
-        f"Test set, once, at the end: python -m project test --run {name}"
+        f"Test set, once, at the end: {PROGRAM} test --run {name}"
     )
 
 

@@ -1,7 +1,11 @@
-"""The nearest valid name for one that is misspelt."""
+"""Names: of this package and its program, and the nearest valid one for one that is misspelt."""
 
 import difflib
 from collections.abc import Iterable
+
+# A project of your own has another name, and the same files of machinery.
+PACKAGE = __name__.partition(".")[0]
+PROGRAM = f"python -m {PACKAGE}"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
