@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_resume import compare, disturb
 from torch import Tensor
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import OneCycleLR
@@ -27,6 +26,7 @@ from project.data import LinearDataModule
 from project.engine.checkpoint_io import load_checkpoint
 from project.engine.saving import Interrupted
 from project.models import LinearRegression
+from tests.machinery.engine.test_resume import compare, disturb
 
 QUIET = ["--config", "linear_regression", "--trainer.accelerator", "cpu"]
 QUIET += ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]

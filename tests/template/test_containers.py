@@ -68,7 +68,7 @@ def test_python_is_the_oldest_that_the_project_takes() -> None:
 
 
 def test_what_is_copied_is_there_and_not_ignored() -> None:
-    assert {"pyproject.toml", "requirements.lock", "project", "configs"} == set(COPIED)
+    assert {"pyproject.toml", "requirements.lock", "project/", "configs"} == set(COPIED)
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     ignored = [line for line in lines if line and line[0] not in "#!"]
     wanted = [line[1:] for line in lines if line.startswith("!")]

@@ -7,17 +7,26 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from project import new
-from project.runs.errors import UsageError
+from scripts import new_project as new
 
 NAME = "plankton"
+OWN_TESTS = (
+    "tests/models/test_networks.py",
+    "tests/data/test_augment.py",
+    "tests/data/test_synthetic.py",
+    "tests/callbacks/test_predictions.py",
+)
 # `project` as an English word, as a table of pyproject.toml, and as what benchmarks call `main`.
 ENGLISH = r"\b(?:a|another|each|every|new|own|small|the|this|your) project\b"
 TABLE = r"^\[project\b|\[[\"']project[\"']\]|\bas project$|\bproject\("
-GIT = pytest.mark.skipif(not shutil.which("git"), reason="no git")
+
+pytestmark = pytest.mark.skipif(
+    not shutil.which("git") or not (new.ROOT / ".git").exists(), reason="no clone, or no git"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -31,17 +40,31 @@ def _unknown_to_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the template to change, under git where there is one."""
-    names, _ = new.template()
-    for name in (*names, *new.OWN):
-        path = tmp_path / "template" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(new.ROOT / name, path)
-    monkeypatch.setattr(new, "ROOT", tmp_path / "template")
-    if shutil.which("git"):
-        new.git(new.ROOT, "init", "-qb", "main")
-        commit(new.ROOT, "Version 1")
-    return new.ROOT
+    """A copy of the template that a test can change."""
+    root = tmp_path / "template"
+    for name in files(new.ROOT):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(new.ROOT / name, root / name)
+    monkeypatch.setattr(new, "ROOT", root)
+    new.git(root, "init", "-qb", "main")
+    commit(root, "Version 1")
+    return root
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that was started from the shell, where the package is not installed."""
+    folder = tmp_path_factory.mktemp("new") / "3. my plankton"
+    command = [sys.executable, new.ROOT / "scripts/new_project.py", folder, "--name", NAME]
+    done = subprocess.run(command, check=True, capture_output=True, encoding="utf-8")
+    assert done.stdout.endswith("Next, there: make test\n")
+    return folder
+
+
+def files(folder: Path) -> list[str]:
+    """The tracked files that are there."""
+    names = new.git(folder, "ls-files", "-z").split("\0")
+    return [name for name in names if (folder / name).is_file()]
 
 
 def commit(folder: Path, message: str) -> None:
@@ -56,8 +79,20 @@ def replace(path: Path, old: str, by: str) -> None:
 
 
 def start(folder: str | Path, *args: str) -> Path:
-    new.main([str(folder), *args])
+    new.main([str(folder), *(args or ("--name", NAME))])
     return Path(folder)
+
+
+def update(folder: Path) -> None:
+    start(folder, "--update")
+    new.git(folder, "merge", "--no-edit", "template")
+
+
+def machinery(root: Path, package: str = "project") -> dict[str, bytes]:
+    """The files of the machinery's rooms, by their path in the package."""
+    rooms = [room.split("/")[1] for room in new.MACHINERY]
+    paths = [path for room in rooms for path in (root / package / room).rglob("*.py")]
+    return {str(path.relative_to(root / package)): path.read_bytes() for path in paths}
 
 
 def run(folder: Path, *args: str) -> str:
@@ -85,8 +120,8 @@ def run(folder: Path, *args: str) -> str:
         ('packages = ["project"]\nconfigs = "project/configs"', 2),
         ("    # via project (pyproject.toml)\n    #   project (pyproject.toml)", 2),
         ("#SBATCH --job-name=project", 1),
-        ("WORKDIR /app\nCOPY project project\nCOPY project/ ./project/\nRUN x -q project", 5),
-        ("*\n!project\n!configs", 1),
+        ("WORKDIR /app\nCOPY project/ ./project/\nRUN x -q project/", 3),
+        ("*\n!project/\n!configs", 1),
         ("docker build --tag project .\ndocker run project fit --config cifar", 2),
         ('{ "name": "project", "image": "x" }', 1),
         ("`project/engine/loader.py` and `project.data` of `project`", 3),
@@ -102,187 +137,232 @@ def test_references_to_the_package_are_told_from_the_word(text: str, renamed: in
     assert new.REFERENCE.sub(NAME, text).count(NAME) == renamed
 
 
-def test_nothing_refers_to_the_package_of_the_template(tmp_path: Path) -> None:
-    folder = start(tmp_path / "my-own", "--name", NAME)
-    assert len(list((folder / NAME).rglob("*.py"))) > 40
+def test_nothing_refers_to_the_package_of_the_template(made: Path) -> None:
     found = []
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder).as_posix()
-        if path.is_file() and path.suffix != ".png" and not name.startswith(".git/"):
-            assert not re.search(r"\bproject\b", name)
-            for line in path.read_text("utf-8").splitlines():
-                rest = re.sub(f"{ENGLISH}|{TABLE}", "", line, flags=re.IGNORECASE)
-                found += [f"{name}: {line}"] if re.search(r"\bproject\b", rest) else []
-    assert not found, "neither renamed nor English, see project.new.REFERENCE: " + "\n".join(found)
-    for name in (*new.OWN, "project"):
-        assert not (folder / name).exists()
+    for name in files(made):
+        assert not re.search(r"\bproject\b", name)
+        for line in (made / name).read_bytes().decode(errors="replace").splitlines():
+            rest = re.sub(f"{ENGLISH}|{TABLE}", "", line, flags=re.IGNORECASE)
+            found += [f"{name}: {line}"] if re.search(r"\bproject\b", rest) else []
+    assert not found, "neither renamed nor English, see new.REFERENCE: " + "\n".join(found)
 
 
-def test_prose_tables_licence_and_modes_survive(tmp_path: Path) -> None:
-    folder = start(tmp_path / "my-own", "--name", NAME)
-    settings = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
+def test_machinery_is_the_template_s_byte_for_byte(made: Path) -> None:
+    assert machinery(made, NAME) == machinery(new.ROOT)
+    assert len(machinery(made, NAME)) > 40
+
+
+def test_prose_tables_licence_and_modes_survive(made: Path) -> None:
+    settings = tomllib.loads((made / "pyproject.toml").read_text("utf-8"))
     assert settings["project"]["name"] == NAME
     assert settings["project"]["scripts"] == {NAME: f"{NAME}.__main__:console"}
     assert settings["tool"]["mypy"]["files"] == [NAME]
-    assert '(ROOT / "pyproject.toml").read_text())["project"]' in (
-        folder / "tests/template/test_packaging.py"
-    ).read_text("utf-8")
-    assert "with the project's defaults" in (folder / NAME / "commands/cli.py").read_text("utf-8")
+    packaging = (made / "tests/template/test_packaging.py").read_text("utf-8")
+    assert '(ROOT / "pyproject.toml").read_text())["project"]' in packaging
     for name in ("LICENSE", "docs/patience.png"):
-        assert (folder / name).read_bytes() == (new.ROOT / name).read_bytes()
-    assert (folder / ".ci/run").stat().st_mode == (new.ROOT / ".ci/run").stat().st_mode
-    readme = (folder / "README.md").read_text("utf-8")
+        assert (made / name).read_bytes() == (new.ROOT / name).read_bytes()
+    assert (made / ".ci/run").stat().st_mode == (new.ROOT / ".ci/run").stat().st_mode
+    for name in new.STAYS:
+        assert not (made / name).exists()
+    readme = (made / "README.md").read_text("utf-8")
     title = (new.ROOT / "README.md").read_text("utf-8").splitlines()[0].removeprefix("# ")
     assert readme.startswith(f"# {NAME}\n\nFrom the template *{title}*, version ")
     assert f"\npython -m {NAME} fit" in readme
-    assert "project.new" not in readme
+    assert "new_project" not in readme
     assert "template for" not in readme
 
 
+def test_it_is_a_repository_of_its_own_with_one_commit(made: Path) -> None:
+    assert new.git(made, "status", "--porcelain") == ""
+    assert new.git(made, "branch", "--format=%(refname:short)").split() == ["main", "template"]
+    assert new.git(made, "rev-parse", "main") == new.git(made, "rev-parse", "template")
+    assert new.git(made, "log", "--format=%an: %s").startswith("template: Template, ")
+    assert len(new.git(made, "log", "--format=%h").split()) == 1
+
+
 @pytest.mark.slow
-def test_it_works(tmp_path: Path) -> None:
-    folder = tmp_path / "3. my plankton"
-    with pytest.MonkeyPatch.context() as patch:  # as for those who have not installed anything
-        patch.setenv("PYTHONPATH", str(new.ROOT))
-        subprocess.run([sys.executable, "-m", "project.new", folder], check=True)
-    files = [
-        "tests/machinery/commands/test_main.py",
-        "tests/data/test_augment.py",
-        "tests/models/test_networks.py",
-    ]
-    assert "passed" in run(folder, "pytest", "-q", "-p", "no:cacheprovider", *files)
+def test_it_passes_its_own_tests_and_trains(made: Path) -> None:
+    options = ["-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow"]
+    files = [*OWN_TESTS, "tests/machinery/commands/test_main.py"]
+    assert "passed" in run(made, "pytest", *options, *files)
     fit = ["fit", "--config", "synthetic", "--config", "presets/debug", "--trainer.accelerator=cpu"]
-    assert "max_steps=1" in run(folder, "my_plankton", *fit)
+    assert "max_steps=1" in run(made, NAME, *fit)
+
+
+def test_its_own_tests_come_before_those_of_the_machinery() -> None:
+    settings = tomllib.loads((new.ROOT / "pyproject.toml").read_text("utf-8"))
+    paths = settings["tool"]["pytest"]["ini_options"]["testpaths"]
+    assert paths[:3] == ["tests/models", "tests/data", "tests/callbacks"]
+    assert {f"tests/{path.name}" for path in (new.ROOT / "tests").iterdir()} - set(paths) <= {
+        "tests/conftest.py",
+        "tests/__pycache__",
+    }
+    shown = subprocess.run(
+        ["make", "-n", "-C", new.ROOT, "test", "ARGS=-x"], capture_output=True, text=True
+    )
+    first, second = re.findall("pytest (.*) -x", shown.stdout)
+    assert [*first.split(), *second.split()] == paths
 
 
 @pytest.mark.parametrize("name", ["aa", "zz", "a_name_that_is_longer_than_most"])
 def test_it_is_in_the_order_and_style_of_its_name(tmp_path: Path, name: str) -> None:
-    folder = start(tmp_path / name)
+    folder = start(tmp_path / name, "--name", name)
     for args in (["check"], ["format", "--check"]):
         run(folder, "ruff", *args, "--no-cache", ".")
 
 
-@GIT
-def test_it_is_a_repository_of_its_own_with_one_commit(tmp_path: Path) -> None:
-    folder = start(tmp_path / NAME)
-    assert new.git(folder, "status", "--porcelain") == ""
-    assert new.git(folder, "branch", "--format=%(refname:short)").split() == ["main", "template"]
-    assert new.git(folder, "rev-parse", "main") == new.git(folder, "rev-parse", "template")
-    assert new.git(folder, "log", "--format=%an: %s").startswith("template: Template, ")
-    assert len(new.git(folder, "log", "--format=%h").split()) == 1
-
-
-def test_without_git_it_is_what_is_not_ignored(
-    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tracked = set(new.template()[0])
-    shutil.rmtree(template / ".git", ignore_errors=True)
-    for name in ("data/a.bin", "project/__pycache__/a.pyc", ".venv/pyvenv.cfg"):
-        (template / name).parent.mkdir(exist_ok=True)
-        (template / name).touch()
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    assert set(new.template()[0]) == tracked
-    folder = start(tmp_path / NAME)
-    assert (folder / NAME / "engine/augment.py").is_file()
-    assert not (folder / ".git").exists()
-    assert "version unknown" in (folder / "README.md").read_text("utf-8")
-
-
-def changed_on_both_sides(template: Path, folder: Path) -> None:
-    """Changes of the template and of a project, of which the owner's are not all committed."""
-    replace(folder / "configs/synthetic.yaml", "# ", "# Mine. ")
+def changed_on_both_sides(template: Path, folder: Path, package: str) -> None:
+    """Commit changes to a project, leave one uncommitted, and commit others to the template."""
+    (folder / package / "models/own_net.py").write_text("# A network of mine\n")
+    (folder / package / "data/cifar10.py").unlink()
+    (folder / "tests/data/test_cifar10.py").unlink()
+    replace(folder / package / "callbacks/__init__.py", '"""', '"""Mine. ')
+    replace(folder / "pyproject.toml", '"torchvision', '"timm>=1.0",\n    "torchvision')
     (folder / "README.md").write_text("# My own words\n")
     commit(folder, "Mine")
     (folder / "notes.txt").write_text("of mine, not for git")
+    for room in ("models/mlp.py", "data/cifar10.py", "callbacks/__init__.py"):
+        replace(template / "project" / room, '"""', '"""Theirs. ')
+    (template / "project/models/their_net.py").write_text("# A network of theirs\n")
     replace(template / "project/commands/table.py", '"synthetic"', '"cifar"')
+    (template / "project/engine/extra.py").write_text("from ..runs import names\n\nprint(names)\n")
+    (template / "project/engine/live.py").unlink()
+    path = "tests/machinery/commands/test_extra.py"
+    (template / path).write_text("from project.engine import extra\n\nprint(extra)\n")
+    replace(template / "pyproject.toml", '"filelock>=3.18"', '"filelock>=3.19"')
     replace(template / "README.md", "# ", "# More than ")
-    (template / "project/extra.py").write_text("from project import usage\n\nprint(usage)\n")
     (template / "configs/linear_regression.yaml").unlink()
     commit(template, "Version 2")
 
 
-@GIT
-def test_later_versions_are_merged_by_git(
-    template: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def owned(folder: Path) -> dict[str, bytes]:
+    """The files of the rooms that are the owner's."""
+    rooms = [path.split("/")[-2] for path in new.OWNERS if "/" in path]
+    names = [name for name in files(folder) if {*rooms, "README.md"} & set(name.split("/"))]
+    return {name: (folder / name).read_bytes() for name in names if "machinery" not in name}
+
+
+@pytest.mark.parametrize("package", [NAME, "project"])
+def test_an_update_replaces_the_machinery_and_leaves_what_is_the_owner_s(
+    template: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], package: str
 ) -> None:
-    folder = start(tmp_path / "mine", "--name", NAME)
-    changed_on_both_sides(template, folder)
-    main = new.git(folder, "rev-parse", "main")
+    """A repository made by "Use this template" has one commit, named here, and the old name."""
+    folder = tmp_path / "mine"
+    if package == "project":
+        shutil.copytree(template, folder, ignore=shutil.ignore_patterns(".git"))
+        new.git(folder, "init", "-qb", "main")
+        commit(folder, "Initial commit")
+        (root,) = new.git(folder, "rev-list", "--max-parents=0", "HEAD").split()
+        new.git(folder, "branch", "template", root)
+    else:
+        start(folder)
+    changed_on_both_sides(template, folder, package)
+    main, own = new.git(folder, "rev-parse", "main"), owned(folder)
     start(folder, "--update")
     assert "git merge template" in capsys.readouterr().out
     assert new.git(folder, "rev-parse", "main") == main  # until its owner merges
     assert "Version" not in new.git(folder, "log", "template", "--format=%s")
     new.git(folder, "merge", "--no-edit", "template")
-    assert 'DEFAULT_CONFIG = "cifar"' in (folder / NAME / "commands/table.py").read_text("utf-8")
-    assert (folder / NAME / "extra.py").read_text("utf-8").startswith(f"from {NAME} import")
-    assert not (folder / "configs/linear_regression.yaml").exists()
-    assert (folder / "configs/synthetic.yaml").read_text("utf-8").startswith("# Mine. ")
-    assert (folder / "README.md").read_text("utf-8") == "# My own words\n"
+    assert machinery(folder, package) == machinery(template)
+    assert owned(folder) == own
+    assert f"{package}/models/own_net.py" in own
+    assert f"{package}/models/mlp.py" in own
     assert (folder / "notes.txt").is_file()
-
-    replace(template / "configs/synthetic.yaml", "# ", "# Theirs. ")
-    commit(template, "Version 3")
-    start(folder, "--update")
-    with pytest.raises(UsageError, match="git merge"):
-        new.git(folder, "merge", "template")
-    text = (folder / "configs/synthetic.yaml").read_text("utf-8")
-    assert re.search(r"<<<<<<< HEAD\n# Mine\. .*=======\n# Theirs\. ", text, re.DOTALL)
-    assert new.git(folder, "diff", "--name-only", "--diff-filter=U") == "configs/synthetic.yaml\n"
+    extra = (folder / "tests/machinery/commands/test_extra.py").read_text("utf-8")
+    assert extra.startswith(f"from {package}.engine import")
+    settings = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+    assert {"timm>=1.0", "filelock>=3.19"} <= set(settings["dependencies"])
+    assert not (folder / "scripts/new_project.py").exists()
 
 
-@GIT
-def test_a_repository_made_by_github_takes_later_versions_too(
-    template: Path, tmp_path: Path
-) -> None:
-    """ "Use this template" copies all files in one commit, and names no branch `template`."""
-    folder = tmp_path / "mine"
-    shutil.copytree(template, folder, ignore=shutil.ignore_patterns(".git"))
-    new.git(folder, "init", "-qb", "main")
-    commit(folder, "Initial commit")
-    (root,) = new.git(folder, "rev-list", "--max-parents=0", "HEAD").split()
-    new.git(folder, "branch", "template", root)
-    changed_on_both_sides(template, folder)
-    start(folder, "--update")
-    new.git(folder, "merge", "--no-edit", "template")
-    assert 'DEFAULT_CONFIG = "cifar"' in (folder / "project/commands/table.py").read_text("utf-8")
-    assert (folder / "configs/synthetic.yaml").read_text("utf-8").startswith("# Mine. ")
-    assert not (folder / "project/new.py").exists()
+def test_what_both_sides_changed_is_a_conflict(template: Path, tmp_path: Path) -> None:
+    folder = start(tmp_path / "mine")
+    replace(folder / "Makefile", "# Thin", "# Mine, thin")
+    replace(folder / NAME / "commands/table.py", '"synthetic"', '"fashion_mnist"')
+    commit(folder, "Mine")
+    replace(template / "Makefile", "# Thin", "# Theirs, thin")
+    replace(template / "project/commands/table.py", '"synthetic"', '"cifar"')
+    commit(template, "Version 2")
+    with pytest.raises(ValueError, match="git merge"):
+        update(folder)
+    text = (folder / "Makefile").read_text("utf-8")
+    assert re.search(r"<<<<<<< HEAD\n# Mine, .*=======\n# Theirs, ", text, re.DOTALL)
+    conflicts = new.git(folder, "diff", "--name-only", "--diff-filter=U").split()
+    assert conflicts == ["Makefile", f"{NAME}/commands/table.py"]
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["full"], "full has something in it"),
-        (["full/file"], "has something in it"),
-        (["template/inside"], "or is in the template"),
-        (["new", "--name", "my-name"], "'my-name' is not small letters, digits and _"),
-        (["new", "--name", "Name"], "'Name' is not small letters"),
-        (["123"], "'' is not small letters"),
-        (["class"], "'class' is not .* or is a keyword"),
-        (["json"], "json is taken, by a module"),
-        (["torch"], "torch is taken"),
-        (["tests"], "tests is taken, .* by a folder of the template"),
-        (["data"], "data is taken"),
+        (["full", "--name", "a"], "full is not empty"),
+        (["full/file", "--name", "a"], "is not empty"),
+        (["template/inside", "--name", "a"], "or lies in the template"),
+        (["new", "--name", "my-name"], "'my-name' is a keyword, or not of small letters, digits"),
+        (["new", "--name", "Name"], "'Name' is"),
+        (["new", "--name", ""], "'' is"),
+        (["new", "--name", "class"], "'class' is a keyword"),
+        (["new", "--name", "json"], "json is already a module"),
+        (["new", "--name", "torch"], "torch is already a module"),
+        (["new", "--name", "tests"], "tests is already a .* folder of the template"),
+        (["new", "--name", "data"], "data is already"),
         (["full", "--update"], "git show in .*full: .*docs/new_project.md"),
-        (["full", "--update", "--name", "a"], "--name: not allowed with argument --update"),
-        (["new", "--nam", "a"], "unrecognized arguments: .* see python -m project.new --help"),
+        (["nowhere", "--update"], "nowhere"),
+        (["full", "--update", "--name", "a"], "not allowed with argument"),
+        (["new"], "--name --update is required"),
+        (["new", "--nam", "a"], "--name --update is required"),
     ],
 )
 def test_refuses_in_one_sentence(
-    template: Path, tmp_path: Path, args: list[str], message: str
+    template: Path,
+    tmp_path: Path,
+    args: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").touch()
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UsageError, match=message) as error:
+    with pytest.raises(SystemExit) as error:
         new.main(args)
-    assert "\n" not in str(error.value)
+    said = f"{error.value.code}\n" if error.value.code != 2 else capsys.readouterr().err
+    assert re.search(f"error: .*{message}.*\n$", said)
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_an_installed_package_says_to_take_a_clone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_needs_git_and_a_clone(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(new, "ROOT", tmp_path)
-    with pytest.raises(UsageError, match="in a clone of the template"):
-        new.main(["new"])
+    (template / ".git").rename(tmp_path / "git")
+    with pytest.raises(SystemExit, match="this is not a clone"):
+        start(tmp_path / "mine")
+    (tmp_path / "git").rename(template / ".git")
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(SystemExit, match="git is missing"):
+        start(tmp_path / "mine")
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_failure_leaves_nothing_behind(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = start(tmp_path / "mine")
+    before = new.git(folder, "rev-parse", "template")
+    monkeypatch.setattr(subprocess, "run", stop_at("ruff", subprocess.run))
+    with pytest.raises(KeyboardInterrupt):
+        start(tmp_path / "another")
+    with pytest.raises(KeyboardInterrupt):
+        start(folder, "--update")
+    assert not (tmp_path / "another").exists()
+    assert new.git(folder, "rev-parse", "template") == before
+    assert new.git(folder, "status", "--porcelain") == ""
+
+
+def stop_at(word: str, carry_out: Any) -> Any:
+    """Interrupt the commands that hold a word."""
+
+    def run(command: list[Any], **kwargs: Any) -> Any:
+        if word in command:
+            raise KeyboardInterrupt
+        return carry_out(command, **kwargs)
+
+    return run
