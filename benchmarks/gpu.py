@@ -24,7 +24,7 @@ from torch import Tensor
 
 from benchmarks.timing import RESULTS, Row, interleave, report, silent, versus
 from project.commands.cli import main as project
-from project.data import Augment, TensorLoader
+from project.data import Augment, Compose, Normalize, TensorLoader
 from project.models import ResNet18
 from project.runs.folder import RECORD, read_record
 
@@ -233,11 +233,11 @@ def loader_row(size: Size) -> Row:
     number = 8 * size.batch_size
     images = torch.randint(0, 256, (number, 3, 32, 32), dtype=torch.uint8)
     labels = torch.randint(0, 10, (number,))
-    augment = Augment(crop=4, padding="zeros", flip=True)
-    options: dict[str, Any] = {"mean": MEAN, "std": STD, "shuffle": True, "augment": augment}
-    loader = TensorLoader(images, labels, size.batch_size, **options)
+    normalize = Normalize(MEAN, STD)
+    transform = Compose([Augment(crop=4, padding="zeros", flip=True), normalize])
+    loader = TensorLoader(images, labels, size.batch_size, shuffle=True, transform=transform)
     there, labels_there = images.to(DEVICE), labels.to(DEVICE)
-    scale, shift = (t.to(DEVICE) for t in loader.normalize.buffers())
+    scale, shift = (t.to(DEVICE) for t in normalize.layer.buffers())
 
     def copied() -> Iterator[Tensor]:
         for batch, targets in loader:

@@ -23,7 +23,7 @@ from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
 from benchmarks.timing import REPEATS, RESULTS, Row, faster, interleave, report, seconds
-from project.data import Augment, ImageFolderDataModule, TensorLoader
+from project.data import Augment, Compose, ImageFolderDataModule, Normalize, TensorLoader
 from project.data.synthetic import stripes
 
 SIZE, BATCH_SIZE = 32, 512
@@ -54,10 +54,8 @@ def batch_rows(number: int, repeats: int) -> list[Row]:
         images,
         targets,
         BATCH_SIZE,
-        mean=MEAN,
-        std=STD,
         shuffle=True,
-        augment=Augment(crop=4, padding="zeros", flip=True),
+        transform=Compose([Augment(crop=4, padding="zeros", flip=True), Normalize(MEAN, STD)]),
     )
     # torchvision's data sets give PIL images: v2 as its documentation has it, the same on tensors
     # that are kept in memory, and the geometry left to PIL.

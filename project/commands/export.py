@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from ..engine.checkpoint_io import load_checkpoint
-from ..engine.loader import Normalize, generator
+from ..engine.keyed import generator
 from ..engine.photos import preprocessing
+from ..engine.transforms import PixelScale
 from ..engine.weights import check_fits
 from ..runs.errors import UsageError
 from ..runs.files import NotRegularError, check_regular, write_whole
@@ -70,7 +71,7 @@ def load_network(run: Path, checkpoint: dict[str, Any], facts: dict[str, Any]) -
     check_fits(run / BEST, checkpoint, model)
     model.load_state_dict(checkpoint["state_dict"])
     model.to(memory_format=torch.contiguous_format)  # else torch.export.save warns of the weights
-    return nn.Sequential(Normalize(facts["mean"], facts["std"]), model).eval()
+    return nn.Sequential(PixelScale(facts["mean"], facts["std"]), model).eval()
 
 
 def to_bytes(network: nn.Module, images: Tensor, onnx: bool, metadata: dict[str, Any]) -> bytes:

@@ -4,6 +4,7 @@ import io
 import pickle
 import tarfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from project.data.augmented import AugmentedImageDataModule
+from project.data.download import download
 from project.engine.datamodule import Split
-from project.engine.image_datamodule import ImageDataModule, missing
 from project.engine.signals import Stopped
 from project.runs.files import NotRegularError, open_regular, read_bytes
 
@@ -23,14 +25,14 @@ ARCHIVES = ("cifar-10-python.tar.gz", "cifar-10-binary.tar.gz")
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """`codecs.encode` of what Python 2 has pickled, without looking for other encodings."""
+    """Do what `codecs.encode` does for pickles of Python 2, without looking up other encodings."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"it has bytes in {encoding!r}, not in latin1")
     return text.encode("latin1")
 
 
-_reconstruct = np.ndarray(0).__reduce__()[0]  # makes the array that is filled then
-ALLOWED = {  # all that the pickle of an array names, by old versions of numpy and by new ones
+_reconstruct = np.ndarray(0).__reduce__()[0]  # makes the array that is then filled
+ALLOWED = {  # all names in the pickle of an array, in old and new versions of numpy
     ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy", "ndarray"): np.ndarray,
@@ -49,7 +51,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def read_batch(data: bytes, pickled: bool) -> tuple[Tensor, Tensor]:
-    """Images, uint8 (N, 3, 32, 32), and labels, int64 (N,), of one official batch file."""
+    """Return images, uint8 (N, 3, 32, 32), and labels, int64 (N,), of one official batch file."""
     if pickled:
         batch = _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
         pixels, labels = np.asarray(batch[b"data"]), torch.tensor(batch[b"labels"])
@@ -66,13 +68,13 @@ def read_batch(data: bytes, pickled: bool) -> tuple[Tensor, Tensor]:
     return images, labels.long()
 
 
-class CIFAR10DataModule(ImageDataModule):
+class CIFAR10DataModule(AugmentedImageDataModule):
     """CIFAR-10: 50,000 training and 10,000 test images, colour, 32×32, 10 classes.
 
     Args:
         root: Folder with the official archive, Python or binary form, packed or unpacked; it is
             downloaded there and verified if missing.
-        kwargs: As for every image data module.
+        kwargs: Further options of every image data module.
     """
 
     in_channels, image_size = 3, 32
@@ -95,11 +97,8 @@ class CIFAR10DataModule(ImageDataModule):
             return
         from torchvision.datasets import CIFAR10
 
-        try:
-            CIFAR10(str(self.root), download=True)
-        except Exception as error:  # urllib, ssl, hash mismatch: all mean that there are no data
-            wanted = " ".join(FOLDERS + ARCHIVES)
-            raise missing("CIFAR-10", self.root, wanted, error) from error
+        get = partial(CIFAR10, str(self.root), download=True)
+        download("CIFAR-10", self.root, " ".join(FOLDERS + ARCHIVES), get)
 
     def load(self, split: Split) -> tuple[Tensor, Tensor] | None:
         if split == "val":
@@ -124,7 +123,7 @@ class CIFAR10DataModule(ImageDataModule):
 
 
 def _files(source: Path, names: list[str], suffix: str) -> Iterator[tuple[str, bytes]]:
-    """Name and content of the batch files in a folder or an archive, in the order of `names`."""
+    """Yield name and content of the batch files in a folder or an archive, in the given order."""
     if source.is_dir():
         for name in names:
             path = source / (name + suffix)

@@ -4,14 +4,16 @@ import gzip
 import math
 import struct
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 from torch import Tensor
 
+from project.data.augmented import AugmentedImageDataModule
+from project.data.download import download
 from project.engine.datamodule import Split
-from project.engine.image_datamodule import ImageDataModule, missing
 from project.runs.files import open_regular
 
 FILES = {"train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")}
@@ -23,7 +25,7 @@ CHUNK = 1 << 20  # bytes
 def read_idx(path: Path) -> Tensor:
     """Read an IDX file of unsigned bytes, gzipped or not, as a uint8 tensor of its shape.
 
-    No more is read, or inflated, than the header of the file promises.
+    It reads, and inflates, no more than the header of the file promises.
 
     Raises:
         ValueError: If the file is damaged or holds something else.
@@ -49,20 +51,20 @@ def read_idx(path: Path) -> Tensor:
 
 
 def _read_at_most(file: IO[bytes] | gzip.GzipFile, size: int) -> bytearray:
-    """What is left of a file, or its first bytes: a header may promise more than fits in memory."""
+    """Read up to `size` bytes in chunks: a header may promise more than fits in memory."""
     data = bytearray()
     while len(data) < size and (chunk := file.read(min(size - len(data), CHUNK))):
         data += chunk
     return data
 
 
-class FashionMNISTDataModule(ImageDataModule):
+class FashionMNISTDataModule(AugmentedImageDataModule):
     """FashionMNIST: 60,000 training and 10,000 test images, grey, 28×28, 10 classes of clothing.
 
     Args:
         root: Folder with the four IDX files, gzipped or not, or with torchvision's
             `FashionMNIST/raw`; they are downloaded there if missing.
-        kwargs: As for every image data module.
+        kwargs: Further options of every image data module.
     """
 
     in_channels, image_size = 1, 28
@@ -87,11 +89,9 @@ class FashionMNISTDataModule(ImageDataModule):
             return
         from torchvision.datasets import FashionMNIST
 
-        try:
-            FashionMNIST(str(self.root), download=True)
-        except Exception as error:  # urllib, ssl, hash mismatch: all mean that there are no data
-            wanted = " ".join(f"{name}[.gz]" for name in names)
-            raise missing("FashionMNIST", self.root, wanted, error) from error
+        wanted = " ".join(f"{name}[.gz]" for name in names)
+        get = partial(FashionMNIST, str(self.root), download=True)
+        download("FashionMNIST", self.root, wanted, get)
 
     def load(self, split: Split) -> tuple[Tensor, Tensor] | None:
         if split == "val":

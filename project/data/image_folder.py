@@ -8,13 +8,13 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
+from project.data.augmented import AugmentedImageDataModule
 from project.engine.datamodule import Split
 from project.engine.image_cache import ImageCache
-from project.engine.image_datamodule import ImageDataModule
 from project.engine.image_files import MAX_MEGAPIXELS, ImageFiles
 from project.engine.image_index import CACHE, READ, Found, beside, find_parts, folders, scan
-from project.engine.loader import Images
 from project.engine.split import deal, numbers
+from project.engine.values import Images
 
 
 class Part(NamedTuple):
@@ -24,7 +24,7 @@ class Part(NamedTuple):
     labels: Tensor
 
 
-class ImageFolderDataModule(ImageDataModule):
+class ImageFolderDataModule(AugmentedImageDataModule):
     """Your own images, one folder per class: `root/train/cat/1.jpg`, or just `root/cat/1.jpg`.
 
     Folders within a class folder are read, too. JPEG, PNG, WebP, BMP, TIFF, GIF (the first

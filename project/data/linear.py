@@ -1,11 +1,11 @@
-"""Points of a linear function with noise: data whose truth is known, and an example of new data."""
+"""Noisy points of a linear function: data whose truth is known, and an example of a data set."""
 
 from collections.abc import Sequence
 
 import torch
 
 from project.engine.datamodule import Split, StreamDataModule
-from project.engine.loader import generator
+from project.engine.keyed import generator
 
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
@@ -16,14 +16,14 @@ class LinearDataModule(StreamDataModule):
     Args:
         weight: The true w, one number per feature.
         bias: The true b.
-        noise: Standard deviation of the noise. No model has an expected loss below its square.
+        noise: Standard deviation of the noise. Its square is the lowest expected loss of any model.
         train_size: Number of training points.
         val_size: Number of validation points.
         test_size: Number of test points.
         batch_size: Points per optimiser step over all processes, not per process.
-        seed: Of the order; the command line sets it to the run's seed.
-        split_seed: Of the points. It is apart from the run's seed, so that runs with other seeds
-            are compared on the same points.
+        seed: Random seed of the order; the command line sets it to the run's seed.
+        split_seed: Random seed of the points. It is separate from the run's seed, so that runs with
+            other seeds are compared on the same points.
     """
 
     def __init__(
@@ -50,8 +50,4 @@ class LinearDataModule(StreamDataModule):
             key = generator(self.split_seed, i)
             x, noise = torch.randn(size, self.num_features + 1, generator=key).tensor_split([-1], 1)
             y = x @ self.weight + self.bias + self.noise * noise.flatten()
-            self.sets[split] = x[:, None], y, torch.arange(size)
-
-    @property
-    def statistics(self) -> tuple[list[float], list[float]]:
-        return [0.0], [1 / 255]  # x is no pixel, from 0 to 255: with this it stays what it is
+            self.sets[split] = x, y, torch.arange(size)

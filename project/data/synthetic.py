@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from project.data.augmented import AugmentedImageDataModule
 from project.engine.datamodule import Split
-from project.engine.image_datamodule import ImageDataModule
-from project.engine.loader import generator
+from project.engine.keyed import generator
 
 ORIENTATIONS, FREQUENCIES = 5, (3.0, 6.0)
 
 
 def stripes(size: int, image_size: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Noisy coloured stripes, uint8 (N, 3, H, W), and their class, int64 (N,)."""
+    """Return noisy coloured stripes, uint8 (N, 3, H, W), and their classes, int64 (N,)."""
     g = generator(seed)
     labels = torch.arange(size) % (ORIENTATIONS * len(FREQUENCIES))
     u = torch.rand(size, 4, 1, 1, generator=g)
@@ -31,7 +31,7 @@ def stripes(size: int, image_size: int, seed: int) -> tuple[Tensor, Tensor]:
     return (255 * pixels).clamp_(0, 255).to(torch.uint8), labels
 
 
-class SyntheticDataModule(ImageDataModule):
+class SyntheticDataModule(AugmentedImageDataModule):
     """Noisy stripes, made on the spot: 10 classes of 5 directions and 2 widths.
 
     The stripes' phase and colour are random, so a class has no mean image: softmax regression at
@@ -43,7 +43,7 @@ class SyntheticDataModule(ImageDataModule):
         val_size: Number of validation examples.
         test_size: Number of test examples.
         image_size: Height and width, in pixels.
-        kwargs: As for every image data module; `split_seed` also makes the images.
+        kwargs: Further options of every image data module; `split_seed` also makes the images.
     """
 
     in_channels = 3

@@ -3,41 +3,38 @@
 import hashlib
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, TypeAlias
 
 import lightning as L
 from torch import Tensor
 
-from .augment import Augment
-from .loader import Batch, Images, TensorLoader
+from .content import content, example_digest
+from .loader import TensorLoader
+from .transforms import BatchTransform
+from .values import Batch
 
 Split = Literal["train", "val", "test"]
 Sampling = Literal["class_balanced"]
+# Inputs and targets of all examples, both a `Source` of values.py, and the indices of those in the
+# split, int64. Any, since only the user's code knows which sources they are.
+Part: TypeAlias = tuple[Any, Any, Tensor]
 
 # Evaluation keeps no activations for gradients; with four times the batch it needs more memory than
-# training all the same, by the few largest of them.
+# training all the same, because of the few largest of them.
 EVAL_FACTOR = 2
-
-
-@runtime_checkable
-class Identified(Protocol):
-    """Images on disk that know what each of them holds without reading it again."""
-
-    def identity(self, indices: Tensor) -> bytes:
-        """What the images of some indices hold, in their order."""
 
 
 class StreamDataModule(L.LightningDataModule, ABC):
     """Examples in splits, as streams of batches that can be resumed and shared among ranks.
 
-    A concrete class fills `sets` in `setup` and defines `statistics`.
+    A concrete class fills `sets` in `setup`.
 
     Args:
         batch_size: Examples per optimiser step over all processes, not per process.
-        seed: Of the order; the command line sets it to the run's seed.
+        seed: Random seed of the order and of the batch transform; the command line sets it to the
+            run's seed.
     """
 
-    augment: Augment | None = None
     sampling: Sampling | None = None
     drop_last = False
     num_workers = 0
@@ -47,62 +44,59 @@ class StreamDataModule(L.LightningDataModule, ABC):
         if batch_size < 1:
             raise ValueError(f"batch_size {batch_size} must be positive")
         self.batch_size, self.seed = batch_size, seed
-        # Inputs and targets of all examples, and the indices of those in the split.
-        self.sets: dict[Split, tuple[Images, Tensor, Tensor]] = {}
+        self.sets: dict[Split, Part] = {}
         self._train_loader: TensorLoader | None = None
         self._position: dict[str, int] | None = None
 
-    @property
     @abstractmethod
-    def statistics(self) -> tuple[list[float], list[float]]:
-        """Mean and std of each channel, by which the inputs are normalised."""
+    def setup(self, stage: str) -> None:
+        """Fill `sets` with the splits that a stage needs: fit, validate, test or predict."""
+
+    def batch_transform(self, split: Split) -> BatchTransform | None:
+        """Return the function that is applied to each batch of a split, or None.
+
+        That of "train" may be random; that of "val" is also used to show training examples as they
+        are.
+        """
+        return None
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the training and validation examples in their order, labels included."""
+        """Hash of the training and validation examples in their order, targets included."""
         return self.hash_of("train", "val")
 
     def hash_of(self, *splits: Split) -> str:
-        """Hash of the examples of some splits in their order, labels included."""
+        """Return a hash of the examples of some splits in their order, targets included."""
         digest = hashlib.sha256()
         for split in splits:
             if split in self.sets:
-                images, labels, indices = self.sets[split]
-                digest.update(labels[indices].numpy().tobytes())
-                if isinstance(images, Tensor):
-                    for chunk in indices.split(1000):
-                        digest.update(images.index_select(0, chunk).numpy().data)
-                elif isinstance(images, Identified):
-                    digest.update(images.identity(indices))
-                elif type(images).__repr__ is object.__repr__:
-                    raise ValueError(
-                        f"{type(images).__name__} needs a __repr__ that names its content, by "
-                        "which a resumed run knows its data again"
-                    )
-                else:
-                    digest.update(repr(images).encode(errors="surrogateescape"))
+                inputs, targets, indices = self.sets[split]
+                for source in (targets, inputs):
+                    for held in content(source, indices):
+                        digest.update(held)
         return digest.hexdigest()
 
+    def digests(self, split: Split) -> list[bytes]:
+        """Return a hash of the inputs of each example of a split, in its order."""
+        inputs, _, indices = self.sets[split]
+        return [example_digest(inputs, i) for i in indices.tolist()]
+
     def examples(self, split: Split, size: int) -> Batch:
-        """The first examples of a split, normalised and not augmented, the same on each rank."""
-        images, labels, indices = self.sets[split]
-        mean, std = self.statistics
-        return next(
-            iter(TensorLoader(images, labels, size, indices=indices[:size], mean=mean, std=std))
-        )
+        """Return the first examples of a split, not augmented, and the same on each rank."""
+        inputs, targets, indices = self.sets[split]
+        transform = self.batch_transform("val")
+        loader = TensorLoader(inputs, targets, size, indices=indices[:size], transform=transform)
+        return next(iter(loader))
 
     def _loader(self, split: Split, batch_size: int, train: bool = False) -> TensorLoader:
-        images, labels, indices = self.sets[split]
-        mean, std = self.statistics
+        inputs, targets, indices = self.sets[split]
         return TensorLoader(
-            images,
-            labels,
+            inputs,
+            targets,
             batch_size,
             indices=indices,
-            mean=mean,
-            std=std,
+            transform=self.batch_transform(split),
             shuffle=train,
-            augment=self.augment if train else None,
             class_balanced=train and self.sampling == "class_balanced",
             repeat=train and self._overfits,
             drop_last=train and self.drop_last,
@@ -135,7 +129,7 @@ class StreamDataModule(L.LightningDataModule, ABC):
         return self.test_dataloader()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position in the training stream, and which data it is.
+        """Return the position in the training stream, and which data it is.
 
         It is kept here and not by the loader alone, since this is the one state that Lightning
         restores before any loader exists and at every kind of checkpoint.

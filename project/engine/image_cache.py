@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..runs.files import check_regular, read_text, replacing, write_whole
 from .image_files import ImageFiles
-from .loader import Images
+from .values import Images
 
 MANY = 5000  # images, which take a while
 ABANDONED_S = 3600  # after which a half-written file that nobody writes to is removed

@@ -1,9 +1,7 @@
 """What all image data modules share: the split and the normalisation."""
 
-import hashlib
 from abc import abstractmethod
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,13 +9,13 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from ..runs.classes import difference, saved_classes
-from .augment import Augment
+from .class_report import unequal_classes
 from .datamodule import Sampling, Split, StreamDataModule
-from .loader import Images
+from .pixel_statistics import mean_and_std
+from .split import at_random
 from .targets import are_classes, kind
-
-STATISTICS_EXAMPLES = 20_000  # of images on disk; the mean of more does not move by 0.001
-UNEQUAL = 1.5  # times; ten equal classes of 50 images stay below it where a random fifth is cut off
+from .transforms import BatchTransform, Compose, Normalize
+from .values import Images, Source, count
 
 
 class ImageDataModule(StreamDataModule):
@@ -28,29 +26,32 @@ class ImageDataModule(StreamDataModule):
     Args:
         batch_size: Examples per optimiser step over all processes, not per process.
         train_size: Number of training examples; by default all but the validation examples.
-        val_size: Number of validation examples, or their share if below 1. They are cut off the
-            training images unless the data bring their own.
-        augment: Random changes of training images; validation and test never see one.
-        sampling: `class_balanced` trains on all classes equally often: an epoch keeps its length,
-            the images of rare classes come several times in it, those of frequent ones take turns.
-        drop_last: Leave out the training examples that do not fill the last batch of an epoch.
-        seed: Of the order and of the augmentation; the command line sets it to the run's seed.
-        split_seed: Of the split into training and validation. It is apart from the run's seed, so
-            that runs with other seeds are compared on the same validation examples.
-        num_workers: Processes that read images from disk; unused for data in memory.
+        val_size: Number of validation examples, or their share if below 1. They are split off the
+            training images, unless the data set has a validation part of its own.
+        transforms: Transforms of whole training batches, applied in this order to the normalised
+            images and the targets, such as a mixup of your own.
+        sampling: Order of the training examples: `class_balanced` shows all classes equally often.
+            An epoch keeps its length, the images of rare classes come several times in it, those of
+            frequent ones take turns.
+        drop_last: Whether to leave out the training examples that do not fill the last batch.
+        seed: Random seed of the order and of the augmentation; the command line sets it to the
+            run's seed.
+        split_seed: Random seed of the split into training and validation. It is separate from the
+            run's seed, so that runs with other seeds are compared on the same validation examples.
+        num_workers: Number of processes that read images from disk; unused for data in memory.
     """
 
     in_channels: int
     image_size: int
     class_names: list[str]
-    test_size: int | float = 0  # only data without test images of their own cut some off
+    test_size: int | float = 0  # only data sets without test images of their own split some off
 
     def __init__(
         self,
         batch_size: int = 128,
         train_size: int | None = None,
         val_size: int | float = 5000,
-        augment: Augment | None = None,
+        transforms: list[BatchTransform] | None = None,
         sampling: Sampling | None = None,
         drop_last: bool = False,
         seed: int = 0,
@@ -59,26 +60,36 @@ class ImageDataModule(StreamDataModule):
     ) -> None:
         super().__init__(batch_size, seed)
         self.train_size, self.val_size, self.split_seed = train_size, val_size, split_seed
-        self.augment, self.drop_last, self.num_workers = augment, drop_last, num_workers
-        self.sampling = sampling
+        self.transforms, self.sampling = transforms or [], sampling
+        self.drop_last, self.num_workers = drop_last, num_workers
 
     @abstractmethod
-    def load(self, split: Split) -> tuple[Images, Tensor] | None:
-        """Images, uint8 (N, C, H, W) or a dataset of uint8 (C, H, W), and labels, int64 (N,).
+    def load(self, split: Split) -> tuple[Images, Source] | None:
+        """Return images and targets of a split, or None if the data have no such part.
 
-        Other targets, in a tensor with a row for each image, go without pictures and checks.
-
-        A dataset's `__repr__` names its content, by which a resumed run knows it again.
-
-        None for "val" or "test" means that the data have no such part of their own.
+        Images are uint8 (N, C, H, W), or a dataset of uint8 (C, H, W). Targets are classes, int64
+        (N,), or any tensors with a row for each image, a dict of these, or a dataset of them; what
+        needs classes is left out for others. The `__repr__` of a dataset names its content, by
+        which a resumed run recognises it.
         """
 
     def files(self, split: Split) -> list[str]:
-        """Path of each image that `load` gives of a split, relative to the data's root.
+        """Return the path of each image that `load` gives of a split, relative to the data's root.
 
-        Empty if the images are not files of their own.
+        The list is empty if the images are not files of their own.
         """
         return []
+
+    def pixel_transform(self) -> BatchTransform | None:
+        """Return the random changes of training images before they are normalised, or None."""
+        return None
+
+    def batch_transform(self, split: Split) -> BatchTransform:
+        normalize = Normalize(*self.statistics)
+        if split != "train":
+            return normalize
+        changes = self.pixel_transform()
+        return Compose([*([changes] if changes else []), normalize, *self.transforms])
 
     @property
     def num_classes(self) -> int:
@@ -87,10 +98,10 @@ class ImageDataModule(StreamDataModule):
     def setup(self, stage: str) -> None:
         testing = stage in ("test", "predict")
         if testing and "test" not in self.sets and (own := self.load("test")) is not None:
-            self.sets["test"] = (*own, torch.arange(len(own[1])))
+            self.sets["test"] = (*own, torch.arange(count(own[1])))
         if "train" not in self.sets and not (testing and "test" in self.sets):
             self._split()
-            if stage == "fit" and are_classes(self.sets["train"][1]):
+            if stage == "fit":
                 self._report_classes()
         if testing and "test" not in self.sets:
             raise ValueError(
@@ -100,80 +111,36 @@ class ImageDataModule(StreamDataModule):
     def _split(self) -> None:
         loaded, own = self.load("train"), self.load("val")
         assert loaded is not None
-        self._check_targets(loaded[1])
-        for split, indices in self.deal(loaded[1], own is not None).items():
-            self.sets[split] = (*loaded, indices)
-        if own is not None:
-            self.sets["val"] = (*own, torch.arange(len(own[1])))
-
-    def deal(self, labels: Tensor, own_val: bool) -> dict[Split, Tensor]:
-        """Indices of the images that each part gets, int64, at random by `split_seed`.
-
-        Args:
-            labels: Class of each image, int64 (N,).
-            own_val: Whether the data bring validation images of their own.
-        """
-        total = len(labels)
-        val_size = 0 if own_val else _count(self.val_size, total)
-        test_size = _count(self.test_size, total)
-        train_size = total - val_size - test_size if self.train_size is None else self.train_size
-        if train_size < 1 or train_size + val_size + test_size > total:
-            sizes = [f"val_size {val_size}"] + ([f"test_size {test_size}"] if test_size else [])
-            needed = "leaves none for training of"
-            if self.train_size is not None:
-                sizes.insert(0, f"train_size {train_size}")
-                needed = "does not fit"
-            given = " + ".join(sizes)
-            raise ValueError(f"{given} {needed} the {total} images that there are")
-        order = torch.randperm(total, generator=torch.Generator().manual_seed(self.split_seed))
-        parts: dict[Split, Tensor] = {"train": order[:train_size]}
-        rest = order[train_size:]
-        if val_size:
-            parts["val"] = rest[:val_size]
-        if test_size:
-            parts["test"] = rest[val_size:][:test_size]
-        return parts
-
-    def _check_targets(self, targets: Any) -> None:
-        """Refuse what can't be dealt out as batches, or not in equal numbers of each class."""
-        if not isinstance(targets, Tensor):
-            raise ValueError(
-                f"{type(self).__name__}.load gives {kind(targets)} as targets, but a tensor with a "
-                "row for each image is expected: derive from LightningDataModule for other targets"
-            )
+        targets = loaded[1]
         if self.sampling is not None and not are_classes(targets):
             raise ValueError(
                 f"--data.sampling {self.sampling} needs one class for each image, and the targets "
                 f"are {kind(targets)}: leave it out"
             )
+        for split, indices in self.deal(targets, own is not None).items():
+            self.sets[split] = (*loaded, indices)
+        if own is not None:
+            self.sets["val"] = (*own, torch.arange(count(own[1])))
+
+    def deal(self, targets: Any, own_val: bool) -> dict[Split, Tensor]:
+        """Return the indices of the images of each part, int64, at random by `split_seed`.
+
+        Args:
+            targets: Targets of all images.
+            own_val: Whether the data set has validation images of its own.
+        """
+        val_size = 0 if own_val else self.val_size
+        return at_random(count(targets), self.train_size, val_size, self.test_size, self.split_seed)
 
     def _report_classes(self) -> None:
         """Say how unequal the training classes are, if they are."""
-        labels = {split: labels[indices] for split, (_, labels, indices) in self.sets.items()}
-        counts = labels["train"].bincount(minlength=self.num_classes)[: self.num_classes]
-        few, many = int(counts.argmin()), int(counts.argmax())
-        if counts[many] <= UNEQUAL * counts[few]:
+        parts = {s: targets[i] for s, (_, targets, i) in self.sets.items() if are_classes(targets)}
+        if "train" not in parts:
             return
-        split: Split = "val" if "val" in labels else "train"
-        constant = (labels[split] == many).double().mean().item()
-        most, least = self.class_names[many], self.class_names[few]
-        images = "image" if counts[many] == 1 else "images"
-        rank_zero_info(
-            f"Unequal classes: {counts[many]} training {images} of {most}, {counts[few]} of "
-            f"{least}. Always predicting {most} would score a {split}/acc of {constant:.3f}.\n"
-            + self._advice(counts)
-        )
-
-    def _advice(self, counts: Tensor) -> str:
-        """What to do about unequal classes."""
-        if lacking := int((counts == 0).sum()):
-            return (
-                f"{lacking} of {self.num_classes} classes have no training image at all: the "
-                "network can't learn them, whatever the sampling."
-            )
-        if self.sampling is None:
-            return "To train on all of them equally often: --data.sampling class_balanced"
-        return "All of them are drawn equally often, as --data.sampling class_balanced says."
+        balanced = self.sampling is not None
+        report = unequal_classes(parts["train"], parts.get("val"), self.class_names, balanced)
+        if report:
+            rank_zero_info(report)
 
     def _need_training(self) -> None:
         """Read the training images for what a test wants to know of them."""
@@ -191,28 +158,18 @@ class ImageDataModule(StreamDataModule):
         """Mean and std of each channel over the training examples, in units of [0, 1]."""
         self._need_training()
         images, _, indices = self.sets["train"]
-        if not isinstance(images, Tensor):
-            indices = indices[:STATISTICS_EXAMPLES]
-        counts = torch.zeros(self.in_channels, 256, dtype=torch.int64)
-        for chunk in indices.split(1000):
-            if isinstance(images, Tensor):
-                pixels = images.index_select(0, chunk)  # several times faster than [chunk]
-            else:
-                pixels = torch.stack([images[int(i)] for i in chunk])
-            for channel in range(self.in_channels):
-                counts[channel] += pixels[:, channel].flatten().bincount(minlength=256)
-        share = counts / counts.sum(1, keepdim=True)
-        value = torch.arange(256) / 255
-        mean = (share * value).sum(1, keepdim=True)
-        std = (share * (value - mean) ** 2).sum(1).sqrt()
-        return mean.flatten().tolist(), std.clamp(min=1 / 255).tolist()
+        return mean_and_std(images, indices, self.in_channels)
 
     def state_dict(self) -> dict[str, Any]:
-        """As of every stream, and what new images need to be shown to the network."""
+        """Return the state of every stream, and what new images need to be shown to the network."""
         if state := super().state_dict():
-            names = ("image_size", "in_channels", "class_names")
-            state["preprocessing"] = {name: getattr(self, name) for name in names}
-            state["preprocessing"] |= dict(zip(("mean", "std"), self.statistics, strict=True))
+            state["preprocessing"] = {
+                "image_size": self.image_size,
+                "in_channels": self.in_channels,
+                "class_names": self.class_names,
+                "mean": self.statistics[0],
+                "std": self.statistics[1],
+            }
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -223,27 +180,3 @@ class ImageDataModule(StreamDataModule):
                 "restore their names, or start a new run with --init_from"
             )
         super().load_state_dict(state_dict)
-
-    def digests(self, split: Split) -> list[bytes]:
-        """Hash of the content of each image of a split, in its order."""
-        images, _, indices = self.sets[split]
-        return [
-            hashlib.blake2b(images[i].numpy().tobytes(), digest_size=16).digest()
-            for i in indices.tolist()
-        ]
-
-
-def _count(size: int | float, total: int) -> int:
-    if size < 0 or (size > 1 and size != int(size)):
-        raise ValueError(f"size {size} is neither a number of examples nor a share below 1")
-    return round(size * total) if size < 1 else int(size)
-
-
-def missing(what: str, root: Path, wanted: str, cause: Exception) -> ValueError:
-    """The error for data that are neither on disk nor to be had from the network."""
-    reason = " ".join((str(cause) or repr(cause)).split())
-    return ValueError(
-        f"no {what} under {root.resolve()}: looked for {wanted}, and the download failed "
-        f"({reason}). Put a copy there, name its folder with --data.root, or try the project "
-        "without data: --config synthetic"
-    )

@@ -1,92 +1,63 @@
 """Batches as a pure function of (seed, epoch, batch), so that a run can be resumed and sharded.
 
-Legend: N examples, B examples of a global batch, C channels, H height, W width.
+Legend: N examples of the data set, B examples of a global batch.
 """
 
-import hashlib
-import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TypeAlias
 
 import torch
-from torch import Tensor, nn
-from torch.utils.data import Dataset, SequentialSampler
+from torch import Tensor
 
-from .augment import Augment
-from .workers import read_batches
-
-Images: TypeAlias = Tensor | Dataset[Tensor]
-Batch: TypeAlias = tuple[Tensor, Tensor]
-
-
-def generator(*key: int) -> torch.Generator:
-    """A random generator that depends on `key` and on nothing else, as JAX's `fold_in`."""
-    digest = hashlib.blake2b(struct.pack(f"<{len(key)}q", *key), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
-
-
-class Normalize(nn.Module):
-    """Turns pixels from 0 to 255 into float32, by mean and std per channel in units of [0, 1]."""
-
-    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        super().__init__()
-        self.scale = nn.Buffer(1 / (255 * torch.tensor(std)).view(-1, 1, 1))
-        self.shift = nn.Buffer((-torch.tensor(mean) / torch.tensor(std)).view(-1, 1, 1))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images.float().mul_(self.scale).add_(self.shift)
-
-
-def _read_batch(dataset: Dataset[Tensor], batch: list[int]) -> Tensor:
-    if hasattr(dataset, "__getitems__"):  # torch's protocol for reading several at once
-        return torch.stack(dataset.__getitems__(batch))
-    return torch.stack([dataset[index] for index in batch])
+from .keyed import generator
+from .order import class_balanced as in_balance
+from .order import count_batches, shuffled
+from .reading import read
+from .targets import are_classes, kind
+from .transforms import BatchTransform
+from .values import Batch, Source, count, rows
 
 
 class TensorLoader:
-    """Shuffled and augmented batches for training, or every example once for evaluation.
+    """Shuffled and transformed batches for training, or every example once for evaluation.
 
-    Iterating gives images, float32 (B, C, H, W), normalised, and labels, int64 (B,). Rank r takes
-    every `world_size`-th example of each global batch, so any number of ranks sees one stream.
+    Iterating yields inputs and targets. Rank r takes every `world_size`-th example of each global
+    batch, so that the stream is the same for any number of ranks.
 
     Args:
-        images: uint8 (N, C, H, W) in memory, or a map-style dataset of uint8 (C, H, W), which is
-            read by `num_workers` processes.
-        labels: int64 (N,).
+        inputs: Inputs of all examples: a tensor (N, …), a dict of these, or a map-style dataset of
+            tensors or dicts of them, which is read by `num_workers` processes.
+        targets: Targets of all examples, in one of the same forms.
         batch_size: Examples per step, over all ranks.
         indices: The examples to use, int64; all of them by default.
-        mean: Per channel, in units of [0, 1].
-        std: Per channel, in units of [0, 1].
-        shuffle: Training order: a new permutation each epoch, and equally many examples on each
-            rank. Without it each example comes once, also where a rank gets one less than another.
-        augment: Random changes, drawn from a generator keyed by (seed, epoch, batch).
+        transform: Function of a batch and of random numbers keyed by (seed, epoch, batch).
+        shuffle: Training order: a new permutation in each epoch, and the same number of examples on
+            each rank. If false, each example is yielded exactly once, even if that leaves one rank
+            an example short.
         class_balanced: Training order: the same number of examples of each class, or one more or
             less, in an epoch of the same length. The examples of a class take turns.
-        repeat: Training order: each epoch has the batches of the first one, with the same random
-            changes.
-        drop_last: Leave out the examples that do not fill a batch. A last training batch of one
-            example per rank is always left out: batch normalisation has no variance there.
-        seed: Of the order and of the augmentation.
-        rank: Of this process.
+        repeat: Training order: each epoch repeats the batches of the first one, with the same
+            random numbers.
+        drop_last: Whether to leave out the examples that do not fill a batch. A last training batch
+            of one example per rank is always left out: batch normalisation has no variance there.
+        seed: Random seed of the order and of the transform.
+        rank: Rank of this process.
         world_size: Number of processes.
-        num_workers: Processes that read a dataset; unused for a tensor.
+        num_workers: Number of processes that read datasets; unused for tensors.
 
     Raises:
-        ValueError: If the batch size, or a last training batch, can't be dealt out to the ranks.
+        ValueError: If the batch size, or a last training batch, can't be divided among the ranks.
     """
 
     def __init__(
         self,
-        images: Images,
-        labels: Tensor,
+        inputs: Source,
+        targets: Source,
         batch_size: int,
         *,
         indices: Tensor | None = None,
-        mean: Sequence[float] = (0.0,),
-        std: Sequence[float] = (1.0,),
+        transform: BatchTransform | None = None,
         shuffle: bool = False,
-        augment: Augment | None = None,
         class_balanced: bool = False,
         repeat: bool = False,
         drop_last: bool = False,
@@ -100,42 +71,34 @@ class TensorLoader:
                 f"batch_size {batch_size} is over all processes: use a positive multiple of "
                 f"{world_size}"
             )
-        self.images, self.labels, self.batch_size = images, labels, batch_size
-        self.indices = torch.arange(len(labels)) if indices is None else indices
-        self.mean, self.normalize = tuple(mean), Normalize(mean, std)
-        self.shuffle, self.augment, self.drop_last = shuffle, augment, drop_last
+        if class_balanced and not are_classes(targets):
+            raise ValueError(
+                "class_balanced needs one class for each example, and the targets are "
+                f"{kind(targets)}: leave it out"
+            )
+        self.inputs, self.targets, self.batch_size = inputs, targets, batch_size
+        self.indices = torch.arange(count(targets)) if indices is None else indices
+        self.transform, self.shuffle = transform, shuffle
         self.class_balanced, self.repeat = class_balanced, repeat
         self.seed, self.rank, self.world_size = seed, rank, world_size
-        self._sides = None  # of each image in even epochs, where it changes them in odd ones
-        if augment is not None and augment.flip == "alternating":
-            # By place among the examples: other images beside them do not matter.
-            self._sides = torch.zeros(len(labels))
-            self._sides[self.indices] = torch.rand(len(self.indices), generator=generator(seed))
         self.num_workers = num_workers
         self.epoch = self.batch = self._first = 0
-        # Lightning looks for `set_epoch` in the samplers of a DataLoader's two attributes, and for
-        # one that does not shuffle in the first of them.
-        in_turn = SequentialSampler(self.indices)
-        self.sampler = self if shuffle and not repeat else in_turn
+        self._alternating = self._draw_alternating()
+        # Lightning calls `set_epoch` of what it finds in this attribute of a DataLoader.
         self.batch_sampler = SimpleNamespace(sampler=self)
-        self._num_batches = self._count_batches()
+        self._num_batches = count_batches(
+            len(self.indices), batch_size, world_size, shuffle, drop_last
+        )
 
-    def _count_batches(self) -> int:
-        """Of an epoch, with what is left for the last one if the ranks can share it."""
-        rest, ranks = len(self.indices) % self.batch_size, self.world_size
-        if self.shuffle and not self.drop_last and rest > ranks and rest % ranks:
-            raise ValueError(
-                f"the last training batch has {rest} examples, which {ranks} ranks can't share "
-                "equally: set --data.drop_last true, or another --data.train_size"
-            )
-        keep_rest = rest > ranks if self.shuffle else rest > 0
-        number = len(self.indices) // self.batch_size + (keep_rest and not self.drop_last)
-        if number == 0:
-            raise ValueError(
-                f"{len(self.indices)} examples make no batch of {self.batch_size}: "
-                "set a smaller --data.batch_size"
-            )
-        return number
+    def _draw_alternating(self) -> Tensor | None:
+        """Draw the random numbers that each example keeps, float32 (N, columns)."""
+        if self.transform is None or not self.transform.alternating:
+            return None
+        # In the order of `indices`, so that other examples beside them do not matter.
+        shape = len(self.indices), len(self.transform.alternating)
+        kept = torch.zeros(int(self.indices.max()) + 1, shape[1])
+        kept[self.indices] = torch.rand(shape, generator=generator(self.seed))
+        return kept
 
     def __len__(self) -> int:
         return self._num_batches
@@ -145,61 +108,56 @@ class TensorLoader:
         # calls iter() before set_epoch(), and twice before the first epoch.
         if self._first >= len(self):
             self.set_epoch(self.epoch + 1)
-        first, self._first = self._first, 0
-        order = self._order() if self.shuffle else self.indices
-        batches = range(first, len(self))
-        shards = [self._shard(order[k * self.batch_size :][: self.batch_size]) for k in batches]
-        for k, shard, images in zip(batches, shards, self._read(shards), strict=True):
+        start, self._first = self._first, 0
+        order = self._order()
+        numbers = range(start, len(self))
+        batches = [order[k * self.batch_size :][: self.batch_size] for k in numbers]
+        whole = self.transform is not None and self.transform.mixes
+        wanted = batches if whole else [self._share(batch) for batch in batches]
+        seed = generator(self.seed, self._drawn).initial_seed()  # not from the global generator
+        loaded = read(self.inputs, self.targets, wanted, self.num_workers, seed)
+        for k, examples, batch in zip(numbers, batches, loaded, strict=True):
             self.batch = k + 1
-            if self.augment is not None:
-                images = self.augment(images, self._uniforms(k, shard), self.mean)
-            yield self.normalize(images), self.labels[shard]
+            yield self._transformed(k, examples, batch)
 
     @property
     def _drawn(self) -> int:
-        """The epoch whose batches are drawn."""
+        """The epoch whose random numbers are drawn."""
         return 0 if self.repeat else self.epoch
 
     def _order(self) -> Tensor:
-        examples = self._turns() if self.class_balanced else self.indices
-        order = torch.randperm(len(examples), generator=generator(self.seed, self._drawn))
-        return examples[order]
+        if not self.shuffle:
+            return self.indices
+        examples = self.indices
+        if self.class_balanced:
+            size = min(len(examples), len(self) * self.batch_size)  # without what is left out
+            examples = in_balance(examples, self.targets, size, self.seed, self._drawn)  # type: ignore[arg-type]
+        return shuffled(examples, self.seed, self._drawn)
 
-    def _turns(self) -> Tensor:
-        """The classes in turn, and the examples of each in turn.
+    def _share(self, rows: Tensor) -> Tensor:
+        return rows[self.rank :: self.world_size]
 
-        They go on from epoch to epoch, so that all examples of a class come equally often.
-        """
-        size = min(len(self.indices), len(self) * self.batch_size)  # without what is left out
-        turn = self._drawn * size + torch.arange(size)
-        mixed = self.indices[torch.randperm(len(self.indices), generator=generator(self.seed, -1))]
-        labels, places = self.labels[mixed].sort(stable=True)
-        counts = labels.unique_consecutive(return_counts=True)[1]
-        label, first = turn % len(counts), counts.cumsum(0) - counts
-        return mixed[places[first[label] + turn // len(counts) % counts[label]]]
+    def _transformed(self, k: int, examples: Tensor, batch: Batch) -> Batch:
+        """Apply the transform to batch `k`, given the indices of its examples on all ranks."""
+        if self.transform is None:
+            return batch
+        u = self._uniforms(k, examples, self.transform)
+        if not self.transform.mixes:
+            return self.transform(*batch, self._share(u))
+        share = self._share(torch.arange(len(examples)))
+        inputs, targets = self.transform(*batch, u)
+        return rows(inputs, share), rows(targets, share)
 
-    def _shard(self, examples: Tensor) -> Tensor:
-        return examples[self.rank :: self.world_size]
-
-    def _uniforms(self, batch: int, shard: Tensor) -> Tensor:
-        size = min(self.batch_size, len(self.indices) - batch * self.batch_size)
-        key = generator(self.seed, self._drawn, batch)
-        u = self._shard(torch.rand(size, Augment.num_uniforms, generator=key))
-        if self._sides is not None:
-            u[:, Augment.flip_uniform] = (self._sides[shard] + self._drawn / 2) % 1
+    def _uniforms(self, k: int, examples: Tensor, transform: BatchTransform) -> Tensor:
+        """Draw the random numbers of batch `k`, float32 (B, num_uniforms)."""
+        shape = len(examples), transform.num_uniforms
+        if transform.num_uniforms == 0:
+            return torch.empty(shape)
+        u = torch.rand(shape, generator=generator(self.seed, self._drawn, k))
+        if self._alternating is not None:
+            kept = self._alternating[examples] + self._drawn / 2
+            u[:, list(transform.alternating)] = kept % 1
         return u
-
-    def _read(self, shards: list[Tensor]) -> Iterable[Tensor]:
-        if isinstance(self.images, Tensor):
-            return (self.images.index_select(0, shard) for shard in shards)
-        # A rank without a share of the last batch reads one image to drop it, for its shape.
-        batches = [shard.tolist() or [0] for shard in shards]
-        if self.num_workers:
-            seed = generator(self.seed, self._drawn).initial_seed()  # not from the global generator
-            read: Iterable[Tensor] = read_batches(self.images, batches, self.num_workers, seed)
-        else:
-            read = (_read_batch(self.images, batch) for batch in batches)
-        return (images[: len(shard)] for images, shard in zip(read, shards, strict=True))
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose batches come next, from its first one unless it is resumed."""
@@ -207,7 +165,7 @@ class TensorLoader:
             self.epoch, self.batch, self._first = epoch, 0, 0
 
     def state_dict(self) -> dict[str, int]:
-        """The position in the stream, and what the stream depends on."""
+        """Return the position in the stream, and what the stream depends on."""
         return {
             "seed": self.seed,
             "batch_size": self.batch_size,
@@ -221,7 +179,7 @@ class TensorLoader:
         """Continue at a position.
 
         Raises:
-            ValueError: If it is one of another stream.
+            ValueError: If the position belongs to another stream.
         """
         own = self.state_dict()
         for key in ("seed", "batch_size", "examples", "class_balanced"):

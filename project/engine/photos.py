@@ -9,9 +9,10 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from .datamodule import StreamDataModule
+from .datamodule import Split, StreamDataModule
 from .image_files import MAX_MEGAPIXELS, ImageFiles
 from .image_index import READ, scan
+from .transforms import BatchTransform, Normalize
 
 
 def stored_preprocessing(checkpoint: dict[str, Any]) -> dict[str, Any] | None:
@@ -86,6 +87,5 @@ class PhotosDataModule(StreamDataModule):
         unknown = torch.zeros(len(self.photos), dtype=torch.int64)
         self.sets["test"] = (self.photos, unknown, torch.arange(len(unknown)))
 
-    @property
-    def statistics(self) -> tuple[list[float], list[float]]:
-        return self.preprocessing["mean"], self.preprocessing["std"]
+    def batch_transform(self, split: Split) -> BatchTransform:
+        return Normalize(self.preprocessing["mean"], self.preprocessing["std"])

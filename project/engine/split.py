@@ -1,4 +1,6 @@
-"""A split that lasts: each image is dealt out by what it holds, whatever other images there are.
+"""Splits into training, validation and test: at random, or by what each image holds.
+
+The second kind lasts, whatever other images there are.
 
 Legend: N images.
 """
@@ -13,8 +15,49 @@ from torch import Tensor
 from .datamodule import Split
 
 
+def at_random(
+    total: int,
+    train_size: int | None,
+    val_size: int | float,
+    test_size: int | float,
+    split_seed: int,
+) -> dict[Split, Tensor]:
+    """Return the indices of the examples of each part, int64.
+
+    Args:
+        total: Number of examples.
+        train_size: Number of training examples, by default all that are in no other part.
+        val_size: Number of validation examples, or their share if below 1.
+        test_size: Number of test examples, or their share if below 1.
+        split_seed: Random seed of the split.
+    """
+    val, test = _number(val_size, total), _number(test_size, total)
+    train = total - val - test if train_size is None else train_size
+    if train < 1 or train + val + test > total:
+        sizes = [f"val_size {val}"] + ([f"test_size {test}"] if test else [])
+        needed = "leaves none for training of"
+        if train_size is not None:
+            sizes.insert(0, f"train_size {train}")
+            needed = "does not fit"
+        raise ValueError(f"{' + '.join(sizes)} {needed} the {total} images that there are")
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(split_seed))
+    parts: dict[Split, Tensor] = {"train": order[:train]}
+    rest = order[train:]
+    if val:
+        parts["val"] = rest[:val]
+    if test:
+        parts["test"] = rest[val:][:test]
+    return parts
+
+
+def _number(size: int | float, total: int) -> int:
+    if size < 0 or (size > 1 and size != int(size)):
+        raise ValueError(f"size {size} is neither a number of examples nor a share below 1")
+    return round(size * total) if size < 1 else int(size)
+
+
 def numbers(digests: Sequence[bytes], seed: int) -> Tensor:
-    """A number in [0, 1) for each image, float64 (N,), which its content and the seed alone decide.
+    """Return a number in [0, 1) for each image, float64 (N,), decided by its content and the seed.
 
     Args:
         digests: Hashes of the images' content; copies of an image get the same number.
@@ -32,9 +75,9 @@ def deal(
 ) -> dict[Split, Tensor]:
     """Deal out images to training, validation and test by their numbers.
 
-    The lowest numbers are the test's, the next ones validation's, the others training's. So the
-    parts have their shares within what chance allows, and an image that is added, removed or
-    renamed moves no other one. There is one exception, since no class may lack training images: if
+    The test set gets the lowest numbers, validation the next ones, and training the others. The
+    parts therefore have their shares within what chance allows, and adding, removing or renaming
+    an image moves no other one. There is one exception, since no class may lack training images: if
     all images of a class would fall outside training, the one with the highest number is trained
     on, and an image added to that class later can send it back.
 
@@ -42,9 +85,9 @@ def deal(
         numbers: A number in [0, 1) for each image, float64 (N,).
         labels: Class of each image, int64 (N,).
         shares: Shares of validation and test.
-        train_size: Number of training images, by default all that are in no other part. Those with
-            the highest numbers are taken, but first the highest one of each class, so that a
-            smaller training set is a part of a larger one.
+        train_size: Number of training images, by default all that are in no other part. The highest
+            one of each class is taken first, then the highest of all, so that a smaller training
+            set is a part of a larger one.
 
     Returns:
         Indices of the images of each part, int64, the highest number first.
@@ -72,7 +115,7 @@ def deal(
 
 
 def _too_few(ranked: Tensor, test: float, val: float, total: int) -> str:
-    """Why there are no validation images, and the share by which there is one, if any."""
+    """Say why there are no validation images, and the share that would give one, if any."""
     found = f"none of the {total} images falls into validation by val_size {val:g}: "
     if not len(ranked):
         return f"{found}there are too few; set --data.val_size 0 to train without"
@@ -81,14 +124,14 @@ def _too_few(ranked: Tensor, test: float, val: float, total: int) -> str:
 
 
 def _first_of_each(labels: Tensor) -> Tensor:
-    """Place of the first example of each class, int64."""
+    """Return the place of the first example of each class, int64."""
     classes, inverse = labels.unique(return_inverse=True)
     places = torch.arange(len(labels))
     return places.new_full((len(classes),), len(labels)).scatter_reduce(0, inverse, places, "amin")
 
 
 def _some(training: Tensor, firsts: Tensor, size: int) -> Tensor:
-    """The first `size` of the training examples, bool (N,), with one of each class among them."""
+    """Mark the first `size` training examples, bool (N,), with one of each class among them."""
     if not len(firsts) <= size <= training.sum():
         raise ValueError(
             f"train_size {size} does not fit: there are {training.sum()} training images of "

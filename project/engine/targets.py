@@ -1,4 +1,4 @@
-"""What the targets of a data set are, as far as the project knows them."""
+"""Which targets are classes, and how targets and outputs are described in messages."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ from torch import Tensor
 
 
 def are_classes(targets: Any) -> bool:
-    """Whether targets are one class for each example: whole numbers, (N,)."""
+    """Return whether targets are one class for each example: whole numbers, (N,)."""
     if not isinstance(targets, Tensor) or targets.ndim != 1:
         return False
     return not (targets.is_floating_point() or targets.is_complex())
 
 
 def kind(values: Any) -> str:
-    """Type and shape of targets or outputs, in words."""
+    """Describe the type and shape of inputs, targets or outputs in words."""
     if not isinstance(values, Tensor):
         return f"a {type(values).__name__}"
     sizes = ["N", *map(str, values.shape[1:])] if values.ndim else []

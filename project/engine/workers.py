@@ -1,8 +1,8 @@
 """Processes that read the examples of a dataset, and that are watched while they do.
 
-Each process sends its batches through a socket of its own. Nothing is in shared memory, of which a
-container may have 64 MB. A process that dies closes its socket; one that hangs, or was stopped,
-sends nothing. Either ends the run with a sentence instead of waiting for ever.
+Each process sends its batches through a socket of its own. Shared memory is not used, since a
+container may have only 64 MB of it. A process that dies closes its socket; one that hangs, or was
+stopped, sends nothing. Either ends the run with a sentence instead of waiting for ever.
 """
 
 import atexit
@@ -14,7 +14,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from typing import Any
 
@@ -23,14 +23,16 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-# A sign of life comes with each image, at most one a second, so that the bound is for one image
-# and a large batch on a slow disk is not taken for a stuck one. It is below a minute, and many
-# times what the slowest image takes. It is waited for in slices, of which a suspended machine, or
-# Ctrl-Z and `fg`, uses up one at most.
+from .values import stack
+
+# A process sends a sign of life after an image, at most once a second, so that the bound is for one
+# image and a large batch on a slow disk is not taken for a stuck process. The bound is below a
+# minute, and many times what the slowest image takes. The parent waits in slices, of which a
+# suspended machine, or Ctrl-Z and `fg`, uses up one at most.
 SLICE_S, SLICES = 5.0, 9
 SIGN_EVERY_S = 1.0
 HEADER = struct.Struct("<q")  # length of the pickle that follows; 0 for a sign of life
-ENDS = ("SIGINT", "SIGTERM", "SIGUSR1")  # signals for which the parent saves, reading on till then
+ENDS = ("SIGINT", "SIGTERM", "SIGUSR1")  # signals at which the parent saves; it reads on until then
 
 _workers: set["Worker"] = set()
 
@@ -43,23 +45,23 @@ class Worker:
     """A process that reads some batches of a dataset, in their order.
 
     Args:
-        dataset: Map-style dataset of tensors of one shape.
+        dataset: Map-style dataset of tensors of one shape, of dicts or of lists of them.
         batches: Indices of the examples of each batch.
         seed: Seed of the process's random numbers, for datasets that draw some.
     """
 
-    def __init__(self, dataset: Dataset[Tensor], batches: list[list[int]], seed: int) -> None:
+    def __init__(self, dataset: Dataset[Any], batches: list[list[int]], seed: int) -> None:
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(SLICE_S)
         arguments = (dataset, batches, seed, theirs)
         # Daemonic, so that a parent that fails does not wait for it.
         self._process = multiprocessing.Process(target=_work, args=arguments, daemon=True)
         _workers.add(self)
-        with theirs:  # after which the process alone has that end, so that its death closes it
+        with theirs:  # afterwards the process alone has that end, so that its death closes it
             self._process.start()
 
-    def receive(self) -> Tensor:
-        """The next batch.
+    def receive(self) -> Any:
+        """Return the next batch.
 
         Raises:
             WorkerError: If the process is dead, or has given no sign of life for 45 s.
@@ -70,7 +72,7 @@ class Worker:
         content = pickle.loads(self._read(size))
         if isinstance(content, BaseException):
             raise content
-        return torch.from_numpy(content)
+        return _each(torch.from_numpy, content)
 
     def _read(self, size: int) -> bytearray:
         content = bytearray(size)
@@ -112,7 +114,7 @@ class Worker:
         )
 
     def end(self) -> None:
-        """Kill the process, which has nothing to lose, even if it is stopped."""
+        """Kill the process, even if it is stopped: it has nothing to lose."""
         _workers.discard(self)
         self._socket.close()
         if self._process.pid is not None:
@@ -121,12 +123,12 @@ class Worker:
 
 
 def read_batches(
-    dataset: Dataset[Tensor], batches: Sequence[list[int]], num_workers: int, seed: int
-) -> Iterator[Tensor]:
-    """Batches of a dataset in their order, (B, …), read by processes in turn.
+    dataset: Dataset[Any], batches: Sequence[list[int]], num_workers: int, seed: int
+) -> Iterator[Any]:
+    """Yield batches of a dataset in their order, (B, …), read by processes in turn.
 
     Args:
-        dataset: Map-style dataset of tensors of one shape.
+        dataset: Map-style dataset of tensors of one shape, of dicts or of lists of them.
         batches: Indices of the examples of each batch.
         num_workers: Number of processes.
         seed: Seed of their random numbers, for datasets that draw some.
@@ -150,7 +152,7 @@ def read_batches(
 
 
 def lost_reader(error: BaseException) -> str:
-    """One sentence for a process that torch's own DataLoader has lost, or nothing."""
+    """Return a sentence about a process that torch's own DataLoader has lost, or nothing."""
     said = " ".join(str(error).split())
     if not re.match(r"DataLoader (worker .* (exited|is killed)|timed out)", said):
         return ""
@@ -160,18 +162,16 @@ def lost_reader(error: BaseException) -> str:
     )
 
 
-# Before multiprocessing's own, which waits for ever for a process that was stopped.
+# Runs before multiprocessing's own, which waits for ever for a process that was stopped.
 @atexit.register
 def _end_all() -> None:
     for worker in list(_workers):
         worker.end()
 
 
-def _work(
-    dataset: Dataset[Tensor], batches: list[list[int]], seed: int, out: socket.socket
-) -> None:
+def _work(dataset: Dataset[Any], batches: list[list[int]], seed: int, out: socket.socket) -> None:
     """Read batches and send them; the process's own function."""
-    for other in _workers:  # the parent's ends, of which a forked process has copies
+    for other in _workers:  # a forked process has copies of the parent's ends
         other._socket.close()
     for name in ENDS:
         if hasattr(signal, name):
@@ -187,18 +187,27 @@ def _work(
         _send(out, _sendable(error))
 
 
-def _read_batch(dataset: Dataset[Tensor], batch: list[int], out: socket.socket) -> Any:
-    images, sign = [], time.monotonic()
+def _read_batch(dataset: Dataset[Any], batch: list[int], out: socket.socket) -> Any:
+    examples, sign = [], time.monotonic()
     for index in batch:
-        images.append(dataset[index])
+        examples.append(dataset[index])
         if time.monotonic() - sign >= SIGN_EVERY_S:
             _write(out, HEADER.pack(0))
             sign = time.monotonic()
-    return torch.stack(images).numpy()
+    return _each(Tensor.numpy, stack(examples))
+
+
+def _each(function: Callable[[Any], Any], values: Any) -> Any:
+    """Apply a function to a tensor or an array, or to each one in a dict or in a list of these."""
+    if isinstance(values, dict):
+        return {name: function(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return [_each(function, value) for value in values]
+    return function(values)
 
 
 def _sendable(error: Exception) -> Any:
-    """The error, with the traceback of this process as its cause; in words if it can't be sent."""
+    """Return the error with this process's traceback, or its text alone if it can't be sent."""
     wrapped = ExceptionWithTraceback(error, error.__traceback__)
     try:
         pickle.loads(pickle.dumps(wrapped))

@@ -23,7 +23,7 @@ class LinearRegression(Task):
         self.linear = nn.Linear(num_features, 1)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.linear(inputs).flatten()  # (N, 1, num_features) -> (N,)
+        return self.linear(inputs).flatten()  # (N, num_features) -> (N,)
 
     def measure(self, metrics: Metric, inputs: Tensor, targets: Tensor) -> Tensor:
         outputs = self(inputs)

@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 
 from ..engine.datamodule import Split
-from ..engine.loader import Batch
+from ..engine.values import Batch
 from ..runs.files import write_whole
 from .diagnosis import Diagnosis, smoothing_floor
 from .rehearsal import first_examples, rehearse

@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import Callback, LambdaCallback
 from torch.utils.data import DataLoader
 
 from ..engine.image_datamodule import ImageDataModule
-from ..engine.loader import Batch
+from ..engine.values import Batch
 from .check import Check, OverfitOneBatch, Verdict
 from .init_loss import InitLossCheck, label_entropy
 from .rehearsal import (

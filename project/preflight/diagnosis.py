@@ -14,7 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import get_total_norm
 
-from ..engine.loader import Batch
+from ..engine.values import Batch
 from .rehearsal import Witness, few, frozen_share, mostly_frozen, unseen
 
 DEAD = 0.9  # share of a layer's units that are 0 for every example

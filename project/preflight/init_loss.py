@@ -6,7 +6,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from ..engine.loader import Batch
+from ..engine.values import Batch
 from .check import Check, Verdict
 from .diagnosis import GAP
 from .rehearsal import Witness, rehearse

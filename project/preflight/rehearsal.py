@@ -22,9 +22,9 @@ from torch.nn.utils import get_total_norm
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..engine.datamodule import Split, StreamDataModule
-from ..engine.loader import Batch
 from ..engine.progress import StepBar, shows_progress
 from ..engine.targets import are_classes
+from ..engine.values import Batch
 
 MOSTLY = 0.5
 

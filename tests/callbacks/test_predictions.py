@@ -23,8 +23,8 @@ from project.callbacks.prediction_figures import (
 )
 from project.commands.predict import write_predictions
 from project.data import ImageDataModule
-from project.engine.image_datamodule import Split
-from project.engine.loader import Images
+from project.engine.datamodule import Split
+from project.engine.values import Images
 
 LONG = ["american_pit_bull_terrier", "staffordshire_bull_terrier", "west $\\frac highland$"]
 

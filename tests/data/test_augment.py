@@ -12,7 +12,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from project.engine.augment import (
+from project.data.augment import (
     Augment,
     PaddingMode,
     color_jitter,
@@ -22,7 +22,7 @@ from project.engine.augment import (
     random_resized_crop,
     random_rotation,
 )
-from project.engine.loader import generator
+from project.engine.keyed import generator
 
 
 def noise(channels: int = 3, size: tuple[int, int] = (10, 12), number: int = 6) -> Tensor:
@@ -235,6 +235,7 @@ def test_cutout_of_odd_size_and_one_fill_for_all_channels() -> None:
     assert torch.equal(cutout(images, u, 3), expected)
 
 
+LABELS = torch.arange(6)
 # Option, its columns of u, and what it alone does.
 OPTIONS: list[tuple[Augment, slice | int, Callable[[Tensor, Tensor], Tensor]]] = [
     (Augment(resized_crop=0.3), slice(0, 4), lambda x, u: random_resized_crop(x, u, 0.3)),
@@ -251,26 +252,30 @@ OPTIONS: list[tuple[Augment, slice | int, Callable[[Tensor, Tensor], Tensor]]] =
 def test_option_reads_its_own_columns_only(
     augment: Augment, columns: slice | int, function: Callable[[Tensor, Tensor], Tensor]
 ) -> None:
-    images, u = noise(), uniform(6, Augment.num_uniforms)
+    images, u = noise(), uniform(6, augment.num_uniforms)
     others = torch.full_like(u, math.nan)
     others[:, columns] = u[:, columns]
-    out = augment(images, others, (0.3,))
+    augment.fill = (0.3,)
+    out, _ = augment(images, LABELS, others)
     assert torch.equal(out, function(images, u[:, columns]))
     assert not torch.equal(out, images)
 
 
 def test_all_off_is_the_identity_and_reads_nothing() -> None:
-    images = noise()
-    assert torch.equal(Augment()(images, torch.full((6, Augment.num_uniforms), math.nan)), images)
+    images, augment = noise(), Augment()
+    out, labels = augment(images, LABELS, torch.full((6, augment.num_uniforms), math.nan))
+    assert torch.equal(out, images)
+    assert torch.equal(labels, LABELS)
 
 
 def test_composition_in_the_order_of_the_arguments() -> None:
-    images, u, mean = smooth(), uniform(4, Augment.num_uniforms), (0.1, 0.5, 0.9)
+    images, mean = smooth(), (0.1, 0.5, 0.9)
     augment = Augment(0.3, 30, 3, "zeros", True, 0.5, 8)
+    augment.fill, u = mean, uniform(4, augment.num_uniforms)
     expected = random_resized_crop(images, u[:, 0:4], 0.3)
     expected = random_rotation(expected, u[:, 4], 30)
     expected = random_crop(expected, u[:, 5:7], 3, "zeros")
     expected = random_flip(expected, u[:, 7])
     expected = color_jitter(expected, u[:, 8:11], 0.5)
     expected = cutout(expected, u[:, 11:13], 8, mean)
-    assert torch.equal(augment(images, u, mean), expected)
+    assert torch.equal(augment(images, LABELS[:4], u)[0], expected)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from project.data import FashionMNISTDataModule
 from project.data.fashion_mnist import FILES, read_idx
-from project.engine.loader import generator
+from project.engine.keyed import generator
 
 
 def set_up(root: Path, *stages: str, **kwargs: int) -> FashionMNISTDataModule:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from project.data import Augment, SyntheticDataModule, TensorLoader
-from project.engine.loader import generator
+from project.data import Augment, Compose, Normalize, SyntheticDataModule, TensorLoader
+from project.engine.keyed import generator
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 EVERYTHING = Augment(
@@ -30,7 +30,11 @@ def loader(augment: Augment | None, **kwargs: Any) -> TensorLoader:
     images = torch.randint(256, (50, 3, 8, 8), generator=generator(50), dtype=torch.uint8)
     labels = torch.arange(3).repeat_interleave(torch.tensor([30, 15, 5]))
     options: dict[str, Any] = {"shuffle": True, "seed": 7, **kwargs}
-    return TensorLoader(images, labels, 8, mean=MEAN, std=STD, augment=augment, **options)
+    transform: Any = Normalize(MEAN, STD)
+    if augment is not None:
+        augment.fill = MEAN
+        transform = Compose([augment, transform])
+    return TensorLoader(images, labels, 8, transform=transform, **options)
 
 
 def hash_of(batches: Any) -> str:

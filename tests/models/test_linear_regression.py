@@ -46,7 +46,7 @@ def least_squares(data: LinearDataModule) -> Tensor:
     """The w and b of the least squared error on the training points, in closed form."""
     x, y, _ = data.sets["train"]
     assert isinstance(x, Tensor)
-    design = torch.cat([x[:, 0], torch.ones(len(x), 1)], dim=1).double()
+    design = torch.cat([x, torch.ones(len(x), 1)], dim=1).double()
     return torch.linalg.lstsq(design, y.double()).solution.float()
 
 
@@ -60,7 +60,7 @@ def test_points_lie_around_the_truth_as_the_noise_says(noise: float) -> None:
     data.setup("fit")
     assert torch.all((least_squares(data) - truth(data)).abs() < 4 * standard_error(data))
     for x, y, _ in data.sets.values():
-        residual = y - x[:, 0] @ data.weight - data.bias
+        residual = y - x @ data.weight - data.bias
         assert abs(residual.std() / noise - 1) < 4 / math.sqrt(2 * len(y))
         assert abs(x.std() - 1) < 4 / math.sqrt(2 * x.numel())
 
@@ -103,7 +103,7 @@ def test_losses_are_mean_squared_errors_and_no_less_than_the_noise(trained: CLI)
     for split in ("val", "test"):
         x, y, _ = cli.datamodule.sets[split]
         w_and_b = learnt(cli.model)
-        squares = (x[:, 0] @ w_and_b[:-1] + w_and_b[-1] - y).double() ** 2
+        squares = (x @ w_and_b[:-1] + w_and_b[-1] - y).double() ** 2
         assert metrics[f"{split}/loss"] == pytest.approx(squares.mean().item(), rel=1e-5)
         noise = cli.datamodule.noise**2  # of the mean of n squares, the std is √(2/n) times it
         assert abs(metrics[f"{split}/loss"] / noise - 1) < 4 * math.sqrt(2 / len(y))

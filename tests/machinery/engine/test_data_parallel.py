@@ -205,12 +205,12 @@ def test_the_pictures_of_several_ranks_are_of_one_network(ending: Path) -> None:
     alone = ["--trainer.strategy", "auto", "--trainer.devices", "1", *QUIET[:4]]
     cli = main(["validate", "--run", str(folder), *alone])
     images, labels, indices = cli.datamodule.sets["val"]
-    mean, std = cli.datamodule.statistics
+    transform = cli.datamodule.batch_transform("val")
     expected = torch.zeros(len(indices), 3)
     for rank in range(2):
         size = EVAL_FACTOR * 12
         shares = TensorLoader(
-            images, labels, size, indices=indices, mean=mean, std=std, rank=rank, world_size=2
+            images, labels, size, indices=indices, transform=transform, rank=rank, world_size=2
         )
         with torch.no_grad():
             logits = [cli.model.eval()(batch) for batch, _ in shares]

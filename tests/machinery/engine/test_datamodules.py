@@ -14,18 +14,20 @@ from torch.utils.data import Dataset
 
 from project.data import (
     Augment,
+    AugmentedImageDataModule,
     CIFAR10DataModule,
     FashionMNISTDataModule,
     ImageDataModule,
     TensorLoader,
 )
-from project.engine.image_datamodule import Split, missing
-from project.engine.loader import generator
+from project.data.download import download
+from project.engine.datamodule import Split
+from project.engine.keyed import generator
 
 EXTREME = Augment(resized_crop=0.1, rotation=180, crop=4, flip=True, color_jitter=0.9, cutout=16)
 
 
-class Noise(ImageDataModule):
+class Noise(AugmentedImageDataModule):
     """200 training and 30 test images of noise, darker in the first channel."""
 
     in_channels, image_size = 2, 12
@@ -346,4 +348,8 @@ def test_missing_data_without_network(
 
 
 def test_missing_data_where_the_cause_says_nothing() -> None:
-    assert "(TimeoutError())" in str(missing("images", Path(), "them", TimeoutError()))
+    def fails() -> None:
+        raise TimeoutError
+
+    with pytest.raises(ValueError, match=r"\(TimeoutError\(\)\)"):
+        download("images", Path(), "them", fails)

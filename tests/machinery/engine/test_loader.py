@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from project.data import Augment, TensorLoader
-from project.engine.loader import Batch, generator
+from project.data import Augment, BatchTransform, Compose, Normalize, TensorLoader
+from project.engine.keyed import generator
+from project.engine.values import Batch
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 ALL_AUGMENTS = Augment(resized_crop=0.5, rotation=20, crop=2, flip=True, color_jitter=0.4, cutout=3)
@@ -25,9 +26,17 @@ def examples(size: int) -> tuple[Tensor, Tensor]:
     return images, torch.arange(size)
 
 
+PIXELS = Normalize((0.0,), (1 / 255,))  # leaves them as they are
+
+
+def normalized(augment: BatchTransform | None, by: BatchTransform | None = None) -> BatchTransform:
+    by = by or Normalize(MEAN, STD)
+    return by if augment is None else Compose([augment, by])
+
+
 def make(size: int = 50, batch_size: int = 8, **kwargs: Any) -> TensorLoader:
     """A loader of the training kind, unless told otherwise."""
-    kwargs = {"mean": MEAN, "std": STD, "shuffle": True, "augment": ALL_AUGMENTS, **kwargs}
+    kwargs = {"shuffle": True, "transform": normalized(ALL_AUGMENTS), **kwargs}
     return TensorLoader(*examples(size), batch_size, **kwargs)
 
 
@@ -71,7 +80,7 @@ def test_generator_has_not_changed() -> None:
 def test_stream_is_a_permutation_normalised() -> None:
     images, labels = examples(50)
     indices = torch.arange(3, 45)
-    loader = make(indices=indices, augment=None, seed=7)
+    loader = make(indices=indices, transform=normalized(None), seed=7)
     got = epoch_of(loader, 2)
 
     order = indices[torch.randperm(42, generator=generator(7, 2))]
@@ -88,12 +97,13 @@ def test_stream_is_a_permutation_normalised() -> None:
 
 def test_augmentation_draws_from_seed_epoch_and_batch() -> None:
     images, _ = examples(50)
-    got = epoch_of(make(seed=7, mean=(0.0,), std=(1 / 255,)), 2)
+    got = epoch_of(make(seed=7, transform=normalized(ALL_AUGMENTS, PIXELS)), 2)
     order = torch.randperm(50, generator=generator(7, 2))
     for k, (batch, _) in enumerate(got):
         chosen = images[order[8 * k : 8 * k + 8]]
-        u = torch.rand(len(chosen), Augment.num_uniforms, generator=generator(7, 2, k))
-        torch.testing.assert_close(batch, ALL_AUGMENTS(chosen, u).float(), atol=1e-3, rtol=0)
+        u = torch.rand(len(chosen), ALL_AUGMENTS.num_uniforms, generator=generator(7, 2, k))
+        expected, _ = ALL_AUGMENTS(chosen, torch.arange(len(chosen)), u)
+        torch.testing.assert_close(batch, expected.float(), atol=1e-3, rtol=0)
 
 
 def test_order_and_augmentation_change_with_seed_and_epoch() -> None:
@@ -118,8 +128,8 @@ def test_alternating_flip_mirrors_each_image_in_every_other_epoch(world_size: in
         """Whether each image is."""
         flags = torch.zeros(400, dtype=torch.bool)
         for rank in range(world_size):
-            neutral = {"mean": (0.0,), "std": (1 / 255,), "augment": augment}
-            loader = make(400, rank=rank, world_size=world_size, **neutral)
+            transform = normalized(augment, PIXELS)
+            loader = make(400, rank=rank, world_size=world_size, transform=transform)
             for batch, labels in epoch_of(loader, epoch):
                 whole = batch.round().to(torch.uint8)
                 flags[labels] = (whole == images[labels].flip(3)).flatten(1).all(1)
@@ -143,7 +153,7 @@ def test_global_rng_is_neither_read_nor_moved(num_workers: int | None) -> None:
         torch.manual_seed(seed)
         before = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state())
         loader = TensorLoader(
-            source, labels, 8, shuffle=True, augment=ALL_AUGMENTS, num_workers=num_workers or 0
+            source, labels, 8, shuffle=True, transform=ALL_AUGMENTS, num_workers=num_workers or 0
         )
         batches = list(loader)
         assert random.getstate() == before[0]
@@ -197,7 +207,7 @@ def test_evaluation_shows_each_example_once(
     assert seen.sort().values.tolist() == list(range(101))
     for batches in ranks:
         for batch, batch_labels in batches:
-            torch.testing.assert_close(batch, images[batch_labels] / 255)
+            assert torch.equal(batch, images[batch_labels])
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -210,7 +220,7 @@ def test_evaluation_with_fewer_examples_left_than_ranks(streamed: bool) -> None:
 
 
 def test_evaluation_has_neither_order_nor_augmentation_of_an_epoch() -> None:
-    loader = make(shuffle=False, augment=None)
+    loader = make(shuffle=False, transform=normalized(None))
     assert_equal(epoch_of(loader, 0), epoch_of(loader, 5))
     assert torch.cat([y for _, y in loader]).tolist() == list(range(50))
 
@@ -221,13 +231,13 @@ STREAMS = [None, 0, 2]  # in memory, or read by so many workers
 def stream(num_workers: int | None, **kwargs: Any) -> TensorLoader:
     loader = make(num_workers=num_workers or 0, **kwargs)
     if num_workers is not None:
-        assert isinstance(loader.images, Tensor)
-        loader.images = Listed(loader.images)
+        assert isinstance(loader.inputs, Tensor)
+        loader.inputs = Listed(loader.inputs)
     return loader
 
 
 def test_dataset_gives_the_batches_of_the_tensor() -> None:
-    for kwargs in ({}, {"shuffle": False, "augment": None}, {"rank": 1, "world_size": 2}):
+    for kwargs in ({}, {"shuffle": False, "transform": None}, {"rank": 1, "world_size": 2}):
         expected = epoch_of(make(**kwargs), 2)
         assert_equal(epoch_of(stream(0, **kwargs), 2), expected)
         assert_equal(epoch_of(stream(2, **kwargs), 2), expected)
@@ -416,14 +426,14 @@ def balanced(counts: list[int] = COUNTS, batch_size: int = 16, **kwargs: Any) ->
     size = sum(counts)
     images = torch.arange(size).to(torch.uint8).view(-1, 1, 1, 1)
     labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-    kwargs = {"shuffle": True, "class_balanced": True, "std": (1 / 255,), **kwargs}
+    kwargs = {"shuffle": True, "class_balanced": True, **kwargs}
     return TensorLoader(images, labels, batch_size, **kwargs)
 
 
 def drawn(loader: TensorLoader, epoch: int) -> tuple[Tensor, Tensor]:
     """Numbers and labels of the examples of an epoch."""
     numbers, labels = zip(*epoch_of(loader, epoch), strict=True)
-    return torch.cat(numbers).flatten().round().long(), torch.cat(labels)
+    return torch.cat(numbers).flatten().long(), torch.cat(labels)
 
 
 @pytest.mark.parametrize(
@@ -440,13 +450,13 @@ def test_class_balanced_epochs(kwargs: dict[str, Any], size: int) -> None:
     uses = torch.zeros(131, dtype=torch.int64)
     for epoch in range(7):
         numbers, labels = drawn(loader, epoch)
-        assert torch.equal(labels, loader.labels[numbers])
+        assert torch.equal(labels, loader.targets[numbers])
         assert len(labels) == size
         counts = labels.unique(return_counts=True)[1]
         assert counts.max() - counts.min() <= 1
         uses += numbers.bincount(minlength=131)
         for label in labels.unique():  # each example of a class as often as the others so far
-            of_class = uses[loader.indices[loader.labels[loader.indices] == label]]
+            of_class = uses[loader.indices[loader.targets[loader.indices] == label]]
             assert of_class.max() - of_class.min() <= 1
     assert set(uses.nonzero().flatten().tolist()) <= set(loader.indices.tolist())
     assert len(loader) == len(balanced(**kwargs, class_balanced=False))
@@ -475,7 +485,7 @@ def test_class_balanced_ranks_together_see_what_one_rank_sees(world_size: int) -
 
 @pytest.mark.parametrize("stop", [3, 9])  # of nine batches
 def test_class_balanced_stream_resumes_exactly(stop: int) -> None:
-    kwargs: dict[str, Any] = {"augment": Augment(color_jitter=0.5), "seed": 4}
+    kwargs: dict[str, Any] = {"transform": Augment(color_jitter=0.5), "seed": 4}
     expected = [epoch_of(balanced(**kwargs), epoch) for epoch in range(3)]
     interrupted = balanced(**kwargs)
     interrupted.set_epoch(1)

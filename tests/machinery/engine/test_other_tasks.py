@@ -72,8 +72,8 @@ def test_a_run_with_other_targets_trains_tests_and_predicts(
     torch.testing.assert_close(found.view_as(expected), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_targets_that_are_no_tensor_are_refused_before_the_first_step() -> None:
-    with pytest.raises(ValueError, match="gives a dict as targets, but a tensor"):
+def test_targets_that_make_no_batch_are_refused_before_the_first_step() -> None:
+    with pytest.raises(ValueError, match="a list was given where inputs or targets are expected"):
         fit("Other", "OtherImages", "--data.targets", "boxes")
     assert not Path("runs/other").exists()
 

@@ -6,10 +6,13 @@ from typing import Any
 import lightning as L
 import pytest
 from lightning.pytorch.callbacks import Callback
+from torch import Tensor
 
 from project.commands.cli import main
 from project.data import SyntheticDataModule
 from project.engine.profiler import StepProfiler
+from project.engine.transforms import BatchTransform
+from project.engine.values import Batch
 from project.models import MLP
 
 PAUSE_S = 0.05
@@ -37,17 +40,15 @@ class SlowOptimizer(MLP):
         time.sleep(PAUSE_S)
 
 
+class Slowly(BatchTransform):
+    def __call__(self, inputs: Any, targets: Any, u: Tensor) -> Batch:
+        time.sleep(PAUSE_S)
+        return inputs, targets
+
+
 class SlowData(SyntheticDataModule):
-    def train_dataloader(self) -> Any:
-        loader = super().train_dataloader()
-        augment = loader.augment
-
-        def slowly(*args: Any) -> Any:
-            time.sleep(PAUSE_S)
-            return augment(*args) if augment else args[0]
-
-        loader.augment = slowly  # type: ignore[assignment]
-        return loader
+    def pixel_transform(self) -> BatchTransform:
+        return Slowly()
 
 
 def profile(

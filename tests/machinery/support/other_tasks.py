@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric, Metric
 
 from project.data import ImageDataModule
-from project.engine.image_datamodule import Split
+from project.engine.datamodule import Split
 from project.models import Task
 
 SIZE = 48
@@ -36,7 +36,7 @@ class OtherImages(ImageDataModule):
             "labels": (means > 0.5).float(),
             "value": means[:, 0],
             "mask": (images[:, 0] > 127).long(),
-            "boxes": {"boxes": means},
+            "boxes": [torch.ones(k % 3, 4) for k in range(SIZE)],
         }
         return images, targets[self.targets]
 
