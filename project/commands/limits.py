@@ -2,12 +2,15 @@
 
 import inspect
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from jsonargparse._util import import_object
+from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder
 
 from ..runs.errors import UsageError
 from ..runs.folder import flatten
+from ..runs.names import PROGRAM
 from .table import check_name
 
 LARGEST = 2**63  # from which torch's whole numbers overflow
@@ -17,6 +20,7 @@ LOWEST = {
     "early_stopping.min_delta": 0,
     "data.num_workers": 0,
     "model.optimizer.lr": 0,
+    "trainer.accumulate_grad_batches": 1,
     "trainer.gradient_clip_val": 0,
     "trainer.log_every_n_steps": 0,
     "trainer.check_val_every_n_epoch": 1,
@@ -77,3 +81,19 @@ def _check_number(name: str, number: float) -> None:
         raise UsageError(f"--{name}: {number} must be positive")
     if number > HIGHEST.get(name, math.inf):
         raise UsageError(f"--{name}: {number} must be {HIGHEST[name]} or less")
+
+
+def check_callbacks(callbacks: Iterable[Callback]) -> None:
+    """Refuse callbacks that train with other settings than those that the config records."""
+    for callback in callbacks:
+        name = type(callback).__name__
+        if isinstance(callback, BatchSizeFinder):
+            raise UsageError(
+                f"{name} would train with another batch size than the one that the config records: "
+                "try sizes with --data.batch_size and --trainer.max_steps 10, and set the one found"
+            )
+        if isinstance(callback, LearningRateFinder):
+            raise UsageError(
+                f"{name} would train with another learning rate than the one that the config "
+                f"records: run `{PROGRAM} lr_find`, and set --model.optimizer.lr"
+            )

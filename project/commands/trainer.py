@@ -9,7 +9,7 @@ from lightning.pytorch.loops.loop import _Loop
 from ..engine.endings import ended_by
 from ..preflight.check import Verdict
 from ..preflight.controls import Preflight
-from .lr_find import LRRange, LRSweep
+from .lr_range import LRRange, LRSweep
 
 
 class Trainer(L.Trainer):

@@ -12,7 +12,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
 from project.commands.cli import main
-from project.commands.lr_find import LRRange, LRSweep, smooth, span
+from project.commands.lr_range import LRRange, LRSweep, smooth, span
 from project.data import SyntheticDataModule
 from project.models import MLP
 

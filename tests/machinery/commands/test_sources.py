@@ -168,7 +168,7 @@ def test_a_subclass_keeps_what_the_config_sets(mine: None) -> None:
     assert model.init_args.optimizer.init_args.weight_decay == 5e-4
     for name in ("width", "optimizer", "lr_scheduler"):
         assert model.init_args[name] == config.init_args[name]
-    assert settings("--model.optimizer", "SGD", "--model.optimizer", "Adam").name is None
+    assert settings("--model.optimizer", "SGD", "--model.optimizer", "Adam").name == "synthetic"
 
 
 @pytest.mark.parametrize(
@@ -194,11 +194,11 @@ def test_what_a_switch_drops_is_said(
         pass
 
     class Stop(CLI):
-        def _choose_run(self, *_: Any) -> None:
+        def before_instantiate_classes(self) -> None:
             raise Stopped
 
     said: list[str] = []
-    monkeypatch.setattr("project.commands.cli.rank_zero_info", said.append)
+    monkeypatch.setattr("project.commands.command_line.rank_zero_info", said.append)
     with pytest.raises(Stopped):
         Stop(["fit", "--config", "synthetic", *switch.split()])
     assert len(said) == bool(sentence)

@@ -287,7 +287,7 @@ def test_a_damaged_image_within_a_run_is_one_sentence(
 
     monkeypatch.setattr(image_files, "read_image", read)
     monkeypatch.setattr(
-        "project.commands.cli.run_callbacks", lambda *a: [Breaks(), *run_callbacks(*a)]
+        "project.commands.fit.run_callbacks", lambda *a: [Breaks(), *run_callbacks(*a)]
     )
     args = [*FIT, f"--data.num_workers={num_workers}", "--data.val_size=0.5", "--name=damaged"]
     assert exit_code(args) == 1
