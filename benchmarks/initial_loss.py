@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from project.callbacks import InitLossCheck
-from project.models import MLP, Classifier, ResNet18
+from project.models import MLP, ResNet18, Task
 from project.preflight.check import Verdict
 from project.preflight.rehearsal import unseen
 
@@ -23,7 +23,7 @@ SHARES: dict[str, list[float]] = {
     "60:30:10": [0.6, 0.3, 0.1],
     "halves, of 10": [0.5**i for i in range(1, 11)],
 }
-NETWORKS: dict[str, Callable[[int], Classifier]] = {
+NETWORKS: dict[str, Callable[[int], Task]] = {
     "ResNet18, width 16": lambda classes: ResNet18(16, num_classes=classes),
     "ResNet18, width 8": lambda classes: ResNet18(8, num_classes=classes),
     "MLP 256-128": lambda classes: MLP(in_channels=3, image_size=16, num_classes=classes),

@@ -25,7 +25,7 @@ from benchmarks.timing import RESULTS, save
 from project.callbacks import RNGState
 from project.data import SyntheticDataModule
 from project.engine.checkpoint_io import AtomicCheckpointIO, load_checkpoint
-from project.models import MLP, Classifier, ResNet18
+from project.models import MLP, ResNet18, Task
 from project.runs.folder import LAST, RECORD
 
 ROOT = Path(__file__).parents[1]
@@ -108,7 +108,7 @@ def kills(number: int, root: Path) -> dict[str, Any]:
     return row | {"met": largest == 0, "kills": rows}
 
 
-def save_cost(model: Classifier, image_size: int, root: Path) -> dict[str, Any]:
+def save_cost(model: Task, image_size: int, root: Path) -> dict[str, Any]:
     """Size and median time of a checkpoint, and the share of the RNG and loader state in both."""
     off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     data = SyntheticDataModule(image_size=image_size, batch_size=8)

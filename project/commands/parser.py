@@ -13,18 +13,21 @@ from jsonargparse._util import import_object
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningArgumentParser
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torchmetrics import Metric
 
 from ..engine.failures import user_error
+from ..engine.metrics import NUMBERS
 from ..runs.errors import UsageError
 from .errors import explain
 from .naming import forbid_calls
 
-DERIVED = ("T_max", "max_lr")  # required by torch, but known from the run: see `Task`
+# Required by the class, but known from the run and its data: see `Task`.
+DERIVED = {LRScheduler: ("T_max", "max_lr"), Metric: NUMBERS}
 OWN = (LightningModule, LightningDataModule)
 # Lightning has a class of the same name, so that the short one would be ambiguous.
 PLATEAU = "ReduceLROnPlateau"
 # Arguments of a model that are those of the data.
-LINKED = ("num_classes", "class_names", "in_channels", "image_size", "num_features")
+LINKED = ("num_classes", "in_channels", "image_size", "num_features")
 # Of groups of options, in place of what Lightning's docstrings begin with.
 TITLES = {
     "<class 'lightning.pytorch.core.module": "The network, its loss and its optimiser",
@@ -49,11 +52,14 @@ class Parser(LightningArgumentParser):
 
     def add_class_arguments(self, theclass: Any, *args: Any, **kwargs: Any) -> list[str]:
         added: list[str] = super().add_class_arguments(theclass, *args, **kwargs)
-        if inspect.isclass(theclass) and issubclass(theclass, LRScheduler):
+        for kind, names in DERIVED.items():
+            if inspect.isclass(theclass) and issubclass(theclass, kind):
+                for action in self._actions:
+                    if action.dest in names:
+                        action.required = False
+        if theclass is ReduceLROnPlateau:
             for action in self._actions:
-                if action.dest in DERIVED:
-                    action.required = False
-                if theclass is ReduceLROnPlateau and action.dest == "mode":
+                if action.dest == "mode":
                     action.default = None  # the monitor's, and not always "min"
         return added
 

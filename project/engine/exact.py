@@ -157,7 +157,7 @@ def _doubts(
     )
     if not isinstance(model, Task) and (within or plateau):
         yield f"{name} is not a Task, which keeps metrics and the plateau schedule"
-    elif isinstance(model, Task) and "train_metrics" not in checkpoint:
+    elif isinstance(model, Task) and "ranks" not in checkpoint.get("train_metrics", {}):
         yield "the checkpoint does not hold the training metrics of its epoch"
     if within and kind.on_train_batch_end is not L.LightningModule.on_train_batch_end:
         yield f"{name}.on_train_batch_end is called after the save within an epoch"

@@ -8,8 +8,11 @@ from torchmetrics import Metric
 from ..runs.direction import Mode, mode_by_name
 from ..runs.errors import UsageError
 from ..runs.names import nearest
+from .metrics import flat
+from .protocols import MakesMetrics
 
 STAGES = ("train", "val", "test")
+OWN = {f"{stage}_metrics" for stage in STAGES}  # of a Task, which makes them at the start
 
 
 def monitor_mode(monitor: str, given: Mode | None, model: LightningModule) -> Mode:
@@ -23,8 +26,7 @@ def monitor_mode(monitor: str, given: Mode | None, model: LightningModule) -> Mo
     Raises:
         UsageError: If it is not given, and neither the name nor torchmetrics tells.
     """
-    mode = given or mode_by_name(monitor) or model_modes(model).get(_named(monitor))
-    mode = mode or _mode_of_task(monitor, model)
+    mode = given or mode_by_name(monitor) or _mode_in(model_modes(model), _named(monitor))
     if mode is None:
         hint = nearest(monitor, ("val/loss", "val/acc", "train/loss", "train/acc"))
         raise UsageError(
@@ -32,6 +34,11 @@ def monitor_mode(monitor: str, given: Mode | None, model: LightningModule) -> Mo
             "--monitor_mode min or --monitor_mode max"
         )
     return mode
+
+
+def _mode_in(modes: dict[str, Mode], name: str) -> Mode | None:
+    """The direction of a metric, which is that of each of its values: `recall/cat` is of recall."""
+    return modes.get(name) or modes.get(name.partition("/")[0])
 
 
 def model_modes(model: LightningModule) -> dict[str, Mode]:
@@ -48,19 +55,12 @@ def model_modes(model: LightningModule) -> dict[str, Mode]:
 
 
 def _metrics(model: LightningModule) -> Iterator[tuple[str, Metric]]:
-    own = {f"{stage}_metrics" for stage in STAGES}  # of a Task: they hold several
+    if isinstance(model, MakesMetrics):
+        yield from flat(model.make_metrics())
     for path, module in model.named_modules():
-        if isinstance(module, Metric):
-            name = path.rsplit(".", 1)[-1]
-            if name not in own:
-                yield name, module
-
-
-def _mode_of_task(monitor: str, model: LightningModule) -> Mode | None:
-    """By the one metric of a Task, which computes all that it reports of a stage."""
-    stage = monitor.partition("/")[0]
-    metric = getattr(model, f"{stage}_metrics", None)
-    return _mode_of(metric) if stage in STAGES and isinstance(metric, Metric) else None
+        stage = path.partition(".")[0]
+        if isinstance(module, Metric) and stage not in OWN:
+            yield path.rsplit(".", 1)[-1], module
 
 
 def _mode_of(metric: Metric) -> Mode | None:

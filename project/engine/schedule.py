@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import (
 )
 
 from ..runs.direction import Mode
+from .factories import class_of, given_to
 
 LRSchedulerCallable: TypeAlias = Callable[[Optimizer], LRScheduler]
 Interval = Literal["step", "epoch"]
@@ -88,13 +89,6 @@ def _set_rates(optimizer: Optimizer, rates: list[float]) -> None:
             group["lr"] = rate
 
 
-def schedule_class(factory: LRSchedulerCallable) -> type[LRScheduler] | None:
-    """The class that a factory makes, unless it is a function that does not say."""
-    # The class itself, a partial of it, or jsonargparse's partial with it as first argument.
-    parts = (factory, getattr(factory, "func", None), *getattr(factory, "args", ()))
-    return next((part for part in parts if isinstance(part, type)), None)
-
-
 def build(
     optimizer: Optimizer,
     factory: LRSchedulerCallable | None,
@@ -119,12 +113,12 @@ def build(
     Raises:
         ValueError: If the schedule's length is not known, or it warms up by itself.
     """
-    kind = (schedule_class(factory) if factory else None) or LRScheduler
+    kind = (class_of(factory) if factory else None) or LRScheduler
     interval = interval or ("step" if issubclass(kind, PER_STEP) else "epoch")
     if factory is None:
         schedule: LRScheduler = ConstantLR(optimizer, factor=1.0)
     else:
-        given = {k: v for k, v in getattr(factory, "keywords", {}).items() if v is not None}
+        given = given_to(factory)
         lasting = partial(_duration, length, interval)
         derived = _derived(kind, optimizer, lasting, mode)
         if "epochs" in given:  # OneCycleLR's, instead of total_steps

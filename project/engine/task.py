@@ -1,4 +1,4 @@
-"""What all tasks share: the steps, metrics of each epoch, optimiser and schedule."""
+"""What all networks share: the steps, the metrics of each epoch, optimiser and schedule."""
 
 import math
 from abc import ABC, abstractmethod
@@ -6,26 +6,30 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
-from torchmetrics import Metric
 
 from ..runs.direction import Mode
+from .batch_size import batch_size_of
 from .datamodule import StreamDataModule
-from .full_precision import full_precision, to_float32
+from .factories import class_of
+from .full_precision import to_float32
 from .loggers import is_logged
+from .metrics import MetricFactory, StageMetrics, make_metrics
 from .monitored import monitor_mode
+from .objective import CrossEntropy, Metrics, Objective
 from .plateau import PlateauStepper
+from .protocols import HasClasses
 from .schedule import (
     Interval,
     LRSchedulerCallable,
     advance,
     build,
-    schedule_class,
 )
 
 OptimizerCallable: TypeAlias = Callable[[Iterable[Any]], Optimizer]
@@ -33,9 +37,13 @@ Stage = Literal["train", "val", "test"]
 
 
 class Task(L.LightningModule, ABC):
-    """A model with its loss and its metrics. A concrete class defines `forward` and `measure`.
+    """A network and how it is trained. A concrete class defines `__init__` and `forward`.
 
     Args:
+        objective: What the network is trained for: its loss, metrics and predictions; by default
+            cross-entropy, for one class for each example.
+        metrics: Further metrics by their names: torchmetrics' classes, which are given the number
+            of classes, or metrics. Each is computed for training, validation and test.
         optimizer: Optimiser, any class of `torch.optim`; `lr` is the learning rate's peak.
         lr_scheduler: Schedule, any class of `torch.optim.lr_scheduler`; constant by default.
             A length left out (`total_steps`, `T_max`) is that of the run, by `max_epochs` and
@@ -44,8 +52,8 @@ class Task(L.LightningModule, ABC):
             OneCycleLR and CyclicLR, and epochs for the others.
         warmup_steps: Optimiser steps in which the learning rate rises linearly from a hundredth of
             what the schedule says to all of it.
-        reference_batch_size: Batch size that the optimiser's `lr` was chosen for. Where a step has
-            k times as many examples, accumulated ones included, it trains with k times the `lr`
+        reference_batch_size: Batch size that the optimiser's `lr` was chosen for. If a step has k
+            times as many examples, accumulated ones included, it trains with k times the `lr`
             (arXiv:1706.02677, which warms up over 5 epochs); by default `lr` is taken as it is.
         monitor: Metric that ReduceLROnPlateau follows, such as val/loss, val/acc or what a
             validation step logs.
@@ -53,10 +61,16 @@ class Task(L.LightningModule, ABC):
             and torchmetrics do not tell.
     """
 
-    metric: ClassVar[type[Metric]]  # computes the loss, or a dict of the loss and others
+    num_classes: int | None = None  # outputs of the network, which sets it if there are several
+    default_objective: ClassVar[type[Objective]] = CrossEntropy
+    train_metrics: StageMetrics
+    val_metrics: StageMetrics
+    test_metrics: StageMetrics
 
     def __init__(
         self,
+        objective: Objective | None = None,
+        metrics: dict[str, MetricFactory] | None = None,
         optimizer: OptimizerCallable = AdamW,
         lr_scheduler: LRSchedulerCallable | None = None,
         warmup_steps: int = 0,
@@ -70,15 +84,17 @@ class Task(L.LightningModule, ABC):
             raise ValueError(f"warmup_steps {warmup_steps} can't be negative")
         if reference_batch_size is not None and reference_batch_size < 1:
             raise ValueError(f"reference_batch_size {reference_batch_size} must be positive")
-        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"], logger=False)
+        self.save_hyperparameters(
+            ignore=["objective", "metrics", "optimizer", "lr_scheduler"], logger=False
+        )
+        self.objective = objective or self.default_objective()
+        self.more_metrics = metrics or {}
         self.optimizer, self.lr_scheduler = optimizer, lr_scheduler
         self.warmup_steps, self.interval = warmup_steps, interval
         self.monitor, self.monitor_mode = monitor, monitor_mode
         self.reference_batch_size = reference_batch_size
         self.lr_factor: float | None = None  # by which the run multiplies the learning rate
         self.written: dict[str, float] = {}  # the newest training metrics, for the progress bar
-        made = (full_precision(self.metric()) for _ in range(3))
-        self.train_metrics, self.val_metrics, self.test_metrics = made
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Lightning names the hook that runs, 48 times a step, and for each of them torch would look
@@ -89,27 +105,55 @@ class Task(L.LightningModule, ABC):
             super().__setattr__(name, value)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What `forward` returns, in float32 if it is narrower: losses and metrics start there."""
+        """Return what `forward` does, in float32 if it is narrower: losses and metrics need it."""
         return to_float32(super().__call__(*args, **kwargs))
 
     @abstractmethod
-    def measure(self, metrics: Metric, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of a batch, whose examples are added to the metrics."""
+    def forward(self, inputs: Any) -> Any:
+        """Return the outputs of a batch of inputs."""
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        loss = self.measure(self.train_metrics, *batch)
+    def setup(self, stage: str) -> None:
+        """Make the metrics. A network that overrides it calls `super().setup(stage)`."""
+        if not hasattr(self, "train_metrics"):
+            made = [StageMetrics(self.make_metrics()) for _ in range(3)]
+            self.train_metrics, self.val_metrics, self.test_metrics = made
+
+    def make_metrics(self) -> Metrics:
+        """Return new metrics beside the loss, for one stage."""
+        own = self.objective.metrics(self.num_classes)
+        return {**own, **make_metrics(self.more_metrics, self.num_classes)}
+
+    def training_step(self, batch: tuple[Any, Any], batch_idx: int) -> Tensor:
+        inputs, targets = batch
+        outputs = self(inputs)
+        loss = self.objective.loss(outputs, targets)
+        size = batch_size_of(targets) or 0
+        self.train_metrics.loss.update(loss.detach() * size, size)
+        self._add(self.train_metrics, outputs, targets)
         if is_logged(self.trainer) and not self.trainer.fit_loop._should_accumulate():
             self._write({"train/loss_step": loss}, self.global_step)
         return loss
 
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        self.measure(self.val_metrics, *batch)
+    def validation_step(self, batch: tuple[Any, Any], batch_idx: int) -> None:
+        self._evaluate(self.val_metrics, batch)
 
-    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        self.measure(self.test_metrics, *batch)
+    def test_step(self, batch: tuple[Any, Any], batch_idx: int) -> None:
+        self._evaluate(self.test_metrics, batch)
 
-    def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return self(batch[0])
+    def _evaluate(self, metrics: StageMetrics, batch: tuple[Any, Any]) -> None:
+        inputs, targets = batch
+        outputs = self(inputs)
+        losses = self.objective.losses(outputs, targets)
+        metrics.loss.update(losses, len(losses))
+        self._add(metrics, outputs, targets)
+
+    @torch.no_grad()
+    def _add(self, metrics: StageMetrics, outputs: Any, targets: Any) -> None:
+        if metrics.names:
+            metrics.update(self.objective.predictions(outputs), self.objective.labels(targets))
+
+    def predict_step(self, batch: tuple[Any, Any], batch_idx: int) -> Any:
+        return self.objective.predictions(self(batch[0]))
 
     def on_train_epoch_start(self) -> None:
         self.train_metrics.reset()
@@ -131,15 +175,17 @@ class Task(L.LightningModule, ABC):
     def on_test_epoch_end(self) -> None:
         self._report("test", self.test_metrics)
 
-    def _report(self, stage: Stage, metrics: Metric) -> None:
-        computed = metrics.compute()
-        named = computed if isinstance(computed, dict) else {"loss": computed}
-        values = {f"{stage}/{name}": value for name, value in named.items()}
+    def _report(self, stage: Stage, metrics: StageMetrics) -> None:
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        names = data.class_names if isinstance(data, HasClasses) else None
+        values = {f"{stage}/{name}": value for name, value in metrics.compute(names).items()}
         if stage == "train":
             self.log_dict(values, logger=False)
             self._write(values, self.global_step - 1)
-        else:
-            self.log_dict(values, prog_bar=True)
+            return
+        of_classes = {name for name in values if name.count("/") > 1}  # too many for a bar
+        self.log_dict({k: v for k, v in values.items() if k not in of_classes}, prog_bar=True)
+        self.log_dict({k: v for k, v in values.items() if k in of_classes})
 
     def _write(self, values: dict[str, Tensor], step: int) -> None:
         # Now, before this moment's checkpoint is saved: `self.log` writes after it, and a run that
@@ -149,17 +195,14 @@ class Task(L.LightningModule, ABC):
             logger.log_metrics(self.written | {"epoch": self.current_epoch}, step)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        with self.train_metrics.sync_context():  # of all ranks, since rank 0 writes the file
-            checkpoint["train_metrics"] = self.train_metrics.metric_state
+        checkpoint["train_metrics"] = {"ranks": self.train_metrics.states()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # As if updated, since torchmetrics takes a metric without any examples for a mistake.
-        self.train_metrics._update_count = 1
-        if self.global_rank == 0 and "train_metrics" in checkpoint:
-            self.train_metrics.merge_state(checkpoint["train_metrics"])
+        if states := checkpoint.get("train_metrics", {}).get("ranks"):
+            self.train_metrics.load_states(states, self.global_rank, self.device)
 
     def configure_callbacks(self) -> list[Callback]:
-        kind = schedule_class(self.lr_scheduler) if self.lr_scheduler else LRScheduler
+        kind = class_of(self.lr_scheduler) if self.lr_scheduler else LRScheduler
         if self.monitor.startswith("train/"):
             return []
         if kind is not None and not issubclass(kind, ReduceLROnPlateau):

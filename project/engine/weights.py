@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..runs.classes import difference, positions, same_names, saved_classes
 from .checkpoint_io import load_checkpoint
-from .protocols import ClassLogits
+from .protocols import HasObjective
 
 LISTED = 6  # names that are listed; more are counted
 
@@ -60,7 +60,7 @@ def take_classes(
     if saved is None:
         return f"{path} has no class names: whether its classes are those of the data is not known."
     differs = difference(saved, names)
-    if differs and same_names(saved, names) and isinstance(model, ClassLogits):
+    if differs and same_names(saved, names) and _has_outputs(model, len(names)):
         order = torch.tensor(positions(saved, names))
         model.register_forward_hook(partial(_reorder, order))
         return f"The data's classes are in another order than the checkpoint's ({differs}): mapped."
@@ -70,6 +70,11 @@ def take_classes(
             "that it was trained on with --data.root, or start a new run with --init_from"
         )
     return ""
+
+
+def _has_outputs(model: nn.Module, number: int) -> bool:
+    """Whether a network has an output for each class."""
+    return isinstance(model, HasObjective) and model.num_classes == number
 
 
 def _reorder(order: Tensor, model: nn.Module, args: Any, outputs: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from project.models.classifier import Classifier
+from project.engine.task import Task
 from project.models.resnet import conv3x3, fastest_format
 
 EXAMPLES = 5000  # whose patches are whitened
@@ -31,7 +31,7 @@ class Stage(nn.Module):
         return F.gelu(self.bn2(self.conv2(x)))
 
 
-class FastNet(Classifier):
+class FastNet(Task):
     """Whitened 2×2 patches, three stages of two convolutions: 1,972,504 parameters.
 
     The first layer is not trained. It is computed from training images at the start of `fit`, and
@@ -42,8 +42,9 @@ class FastNet(Classifier):
         whiten: Whether the patches are whitened, or go through as they are.
         bias_lr: Learning rate of the normalisation's biases, as a multiple of the others'.
         mirror: Whether validation and test average the logits of an image and of its mirror image.
-        in_channels: Channels of an image; the command line takes it from the data.
-        kwargs: As for every classifier.
+        num_classes: Number of outputs; the command line takes it from the data.
+        in_channels: Channels of an image; from the data as well.
+        kwargs: Options of every network.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class FastNet(Classifier):
         whiten: bool = True,
         bias_lr: float = 1.0,
         mirror: bool = False,
+        num_classes: int = 10,
         in_channels: int = 3,
         **kwargs: Any,
     ) -> None:
@@ -60,6 +62,7 @@ class FastNet(Classifier):
             raise ValueError(f"width {width} must be positive")
         if bias_lr <= 0:
             raise ValueError(f"bias_lr {bias_lr} must be positive")
+        self.num_classes = num_classes
         self.mirror, self.bias_lr = mirror, bias_lr
         patch = 4 * in_channels
         self.patches: Tensor  # (2 * patch, C, 2, 2)
@@ -68,7 +71,7 @@ class FastNet(Classifier):
         self.bias = nn.Parameter(torch.zeros(2 * patch))
         widths = (2 * patch, width, 4 * width, 4 * width)
         self.stages = nn.Sequential(*(Stage(*pair) for pair in pairwise(widths)))
-        self.fc = nn.Linear(4 * width, self.num_classes, bias=False)
+        self.fc = nn.Linear(4 * width, num_classes, bias=False)
         self.memory_format = fastest_format(width)
         self.to(memory_format=self.memory_format)
 
@@ -77,6 +80,7 @@ class FastNet(Classifier):
         return torch.cat([directions, -directions]).view(-1, in_channels, 2, 2)
 
     def setup(self, stage: str) -> None:
+        super().setup(stage)
         if stage != "fit" or self.patches.any():
             return
         data = getattr(self._trainer, "datamodule", None)

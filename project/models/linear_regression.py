@@ -1,22 +1,22 @@
-"""Linear regression: the smallest task, and an example of one that is no classification."""
+"""Linear regression: the smallest network, and an example of one that does not classify."""
 
 from typing import Any
 
 from torch import Tensor, nn
-from torchmetrics import MeanSquaredError, Metric
 
 from project.engine.task import Task
+from project.models.objectives import SquaredError
 
 
 class LinearRegression(Task):
     """Linear function of the features, fitted by least squares.
 
     Args:
-        num_features: Numbers that an example has; the command line takes it from the data.
-        kwargs: As for every task.
+        num_features: Number of features of an example; the command line takes it from the data.
+        kwargs: Options of every network.
     """
 
-    metric = MeanSquaredError
+    default_objective = SquaredError
 
     def __init__(self, num_features: int = 2, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -24,8 +24,3 @@ class LinearRegression(Task):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.linear(inputs).flatten()  # (N, num_features) -> (N,)
-
-    def measure(self, metrics: Metric, inputs: Tensor, targets: Tensor) -> Tensor:
-        outputs = self(inputs)
-        metrics.update(outputs.detach(), targets)
-        return nn.functional.mse_loss(outputs, targets)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from project.models.classifier import Classifier
+from project.engine.task import Task
 
 
 def conv3x3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
@@ -42,19 +42,23 @@ class BasicBlock(nn.Module):
         return self.relu(out + self.downsample(x))
 
 
-class ResNet18(Classifier):
+class ResNet18(Task):
     """ResNet-18 with the CIFAR stem (3×3, stride 1, no max-pool): 11,173,962 parameters.
 
     The weights have the names and shapes of torchvision's `resnet18` but for the stem.
 
     Args:
         width: Channels of the first stage; each later one doubles them. Cost grows as its square.
-        in_channels: Channels of an image; the command line takes it from the data.
-        kwargs: As for every classifier.
+        num_classes: Number of outputs; the command line takes it from the data.
+        in_channels: Channels of an image; from the data as well.
+        kwargs: Options of every network.
     """
 
-    def __init__(self, width: int = 64, in_channels: int = 3, **kwargs: Any) -> None:
+    def __init__(
+        self, width: int = 64, num_classes: int = 10, in_channels: int = 3, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
+        self.num_classes = num_classes
         if width < 1:
             raise ValueError(f"width {width} must be positive")
         self.conv1 = conv3x3(in_channels, width)
@@ -64,7 +68,7 @@ class ResNet18(Classifier):
         self.layer2 = self._stage(width, 2 * width, stride=2)
         self.layer3 = self._stage(2 * width, 4 * width, stride=2)
         self.layer4 = self._stage(4 * width, 8 * width, stride=2)
-        self.fc = nn.Linear(8 * width, self.num_classes)
+        self.fc = nn.Linear(8 * width, num_classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):  # arXiv:1502.01852
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -19,7 +19,7 @@ from ..engine.datamodule import Split
 from ..engine.values import Batch
 from ..runs.files import write_whole
 from .diagnosis import Diagnosis, smoothing_floor
-from .rehearsal import first_examples, rehearse
+from .rehearsal import first_examples, rehearse, smoothing_of
 
 SLOW = 0.75  # of the first loss: a model that is below it and still falls does learn
 NEAR_ZERO = 0.05  # of ln C: the right class has a probability of 0.89, of 10 classes
@@ -116,7 +116,7 @@ class OverfitOneBatch(Check):
     def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
         start = time.monotonic()
         classes = getattr(model, "num_classes", int(batch[1].max()) + 1)
-        floor = smoothing_floor(getattr(model, "label_smoothing", 0.0), classes)
+        floor = smoothing_floor(smoothing_of(model), classes)
         enough = floor + NEAR_ZERO * math.log(classes)
         seen, trained = rehearse(trainer, model, batch, self.num_steps, enough, self.budget_s)
         diagnosis = Diagnosis(batch, model, trained, seen)

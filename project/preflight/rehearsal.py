@@ -22,7 +22,9 @@ from torch.nn.utils import get_total_norm
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..engine.datamodule import Split, StreamDataModule
+from ..engine.objective import CrossEntropy
 from ..engine.progress import StepBar, shows_progress
+from ..engine.protocols import HasObjective
 from ..engine.targets import are_classes
 from ..engine.values import Batch
 
@@ -155,6 +157,12 @@ def few(names: list[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
+def smoothing_of(model: nn.Module) -> float:
+    """Return the label smoothing of a network's objective."""
+    smoothed = isinstance(model, HasObjective) and isinstance(model.objective, CrossEntropy)
+    return model.objective.label_smoothing if smoothed else 0.0
+
+
 @contextmanager
 def unseen() -> Iterator[None]:
     """Leave the random state as it is, and say nothing."""
@@ -239,7 +247,7 @@ def rehearse(
         What was seen, and the copy, on the CPU.
     """
     twin = copy_of(model)
-    witness = Witness(batch[1], getattr(model, "label_smoothing", 0.0), enough, budget_s)
+    witness = Witness(batch[1], smoothing_of(model), enough, budget_s)
     with unseen():
         small = bare_trainer(
             trainer,

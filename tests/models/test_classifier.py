@@ -17,8 +17,9 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from project.commands.cli import main
 from project.data import Augment, SyntheticDataModule
-from project.models import MLP, Classifier, ResNet18
-from project.models.classifier import LossAndAccuracy
+from project.engine.metrics import StageMetrics
+from project.engine.objective import Accuracy
+from project.models import MLP, CrossEntropy, ResNet18, Task
 
 SMALL = ["--data.train_size", "72", "--data.val_size", "24", "--data.test_size", "0"]
 SMALL += ["--data.image_size", "8", "--data.batch_size", "16"]
@@ -45,7 +46,7 @@ def tensors(model: L.LightningModule) -> dict[str, torch.Tensor]:
     ],
     ids=["MLP", "ResNet18"],
 )
-def test_fit_gives_the_weights_of_a_five_line_loop(model: Classifier) -> None:
+def test_fit_gives_the_weights_of_a_five_line_loop(model: Task) -> None:
     data = SyntheticDataModule(
         train_size=200, val_size=50, test_size=0, image_size=16, augment=Augment(crop=2, cutout=4)
     )
@@ -104,15 +105,15 @@ def run_and_record(
     rates: list[float] = []
     losses: list[float] = []
 
-    def on_train_batch_start(self: Classifier, *_: Any) -> None:
+    def on_train_batch_start(self: Task, *_: Any) -> None:
         rates.append(self.trainer.optimizers[0].param_groups[0]["lr"])
 
-    def on_validation_end(self: Classifier) -> None:
+    def on_validation_end(self: Task) -> None:
         if not self.trainer.sanity_checking:
             losses.append(self.trainer.callback_metrics["val/loss"].item())
 
-    monkeypatch.setattr(Classifier, "on_train_batch_start", on_train_batch_start)
-    monkeypatch.setattr(Classifier, "on_validation_end", on_validation_end)
+    monkeypatch.setattr(Task, "on_train_batch_start", on_train_batch_start)
+    monkeypatch.setattr(Task, "on_validation_end", on_validation_end)
     optimizer = ["--model.optimizer", "SGD", "--model.optimizer.lr", "0.05"]
     main(["fit", "--config", "synthetic", *SMALL, *QUIET, "--model", "MLP", *optimizer, *args])
     return rates, losses
@@ -213,23 +214,25 @@ def test_plateau_mode_follows_the_monitor() -> None:
 
 
 def test_metrics_equal_torchmetrics_over_uneven_batches() -> None:
-    own, loss, accuracy = LossAndAccuracy(), MeanMetric(), MulticlassAccuracy(5, average="micro")
+    own = StageMetrics({"acc": Accuracy()})
+    loss, accuracy = MeanMetric(), MulticlassAccuracy(5, average="micro")
     generator = torch.Generator().manual_seed(0)
     for size in (7, 1, 64):
         logits = torch.randn(size, 5, generator=generator)
         labels = torch.randint(5, (size,), generator=generator)
         losses = F.cross_entropy(logits, labels, reduction="none")
-        own.update(losses.sum(), logits, labels)
+        own.loss.update(losses, size)
+        own.update(logits.softmax(1), labels)
         loss.update(losses)
         accuracy.update(logits, labels)
-    values = own.compute()
+    values = own.compute(None)
     assert values["acc"].item() == pytest.approx(accuracy.compute().item())
     assert values["loss"].item() == pytest.approx(loss.compute().item())
 
 
 def test_epoch_metrics_are_means_over_examples_in_the_right_mode() -> None:
     data = SyntheticDataModule(train_size=80, val_size=37, test_size=0, image_size=16, batch_size=8)
-    model = ResNet18(width=4, label_smoothing=0.1)
+    model = ResNet18(width=4, objective=CrossEntropy(label_smoothing=0.1))
     trainer = quiet_trainer(max_epochs=1)
     trainer.fit(model, data)
     images, labels, indices = data.sets["val"]

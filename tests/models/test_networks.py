@@ -10,8 +10,7 @@ from torch import nn
 from torchvision.models import resnet18
 
 from project.data import SyntheticDataModule
-from project.models import MLP, FastNet, ResNet18
-from project.models.classifier import Classifier
+from project.models import MLP, FastNet, ResNet18, Task
 
 
 def num_parameters(model: nn.Module) -> int:
@@ -59,7 +58,7 @@ def test_resnet_is_initialised_as_torchvision_does() -> None:
         (FastNet(width=4, mirror=True), (2, 3, 64, 64)),
     ],
 )
-def test_options_give_logits_of_the_right_shape(model: Classifier, shape: tuple[int, ...]) -> None:
+def test_options_give_logits_of_the_right_shape(model: Task, shape: tuple[int, ...]) -> None:
     assert model(torch.randn(shape)).shape == (shape[0], model.num_classes)
 
 

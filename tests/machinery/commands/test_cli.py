@@ -355,6 +355,8 @@ def test_help_begins_with_what_a_command_does_and_an_example(
         assert {"seed_noise", "compare", "runs"} <= set(options.split())
 
 
+SMOOTHING = ["--model.objective", "CrossEntropy", "--model.objective.label_smoothing"]
+
 BAD: dict[str, tuple[list[str], int, str]] = {
     "no command": ([], 2, "name a command"),
     "command": (["fitt"], 2, r"no command 'fitt' \(did you mean fit\?\)"),
@@ -427,7 +429,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "width": ([*FIT, "--model.width", "0"], 2, "width 0 must be positive"),
     "batch size": ([*FIT, "--data.batch_size", "0"], 2, "batch_size 0 must be positive"),
     "augment": ([*FIT, "--data.augment.color_jitter", "9"], 2, "color_jitter from 0 to 1"),
-    "smoothing": ([*FIT, "--model.label_smoothing", "-1"], 2, "label_smoothing -1.0 must be"),
+    "smoothing": ([*FIT, *SMOOTHING, "-1"], 2, "label_smoothing -1.0 must be"),
     "no validation": ([*FIT, "--data.val_size", "0"], 1, "nothing measures val/loss without"),
     "sizes": (["fit", *TINY, "--data.train_size", "0"], 1, "train_size 0"),
     "number": ([*FIT, "--model.optimizer.lr", "abc"], 2, "lr: expected float.* got 'abc'"),

@@ -19,7 +19,7 @@ from project.commands.cli import main
 from project.engine.checkpoint_io import load_checkpoint
 from project.engine.datamodule import EVAL_FACTOR
 from project.engine.loader import TensorLoader
-from project.models.classifier import LossAndAccuracy
+from project.engine.metrics import MeanLoss
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {
@@ -225,13 +225,12 @@ def test_the_pictures_of_several_ranks_are_of_one_network(ending: Path) -> None:
 
 def test_metrics_of_the_same_losses_are_identical() -> None:
     """However they are dealt out, since their sums are exact in float64."""
-    losses, logits = 5 * torch.rand(101), torch.randn(101, 10)
-    labels = torch.arange(101) % 10
-    whole = LossAndAccuracy()
-    whole.update(losses, logits, labels)
-    parts = [LossAndAccuracy() for _ in range(3)]
+    losses = 5 * torch.rand(101)
+    whole = MeanLoss()
+    whole.update(losses, len(losses))
+    parts = [MeanLoss() for _ in range(3)]
     for rank, part in enumerate(parts):
-        part.update(*(tensor[rank::3] for tensor in (losses, logits, labels)))
+        part.update(losses[rank::3], len(losses[rank::3]))
     parts[2].merge_state(parts[1])
     parts[2].merge_state(parts[0])
     assert parts[2].compute() == whole.compute()

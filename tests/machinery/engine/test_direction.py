@@ -10,16 +10,17 @@ import torch
 import yaml
 from lightning import LightningModule
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torchmetrics import Metric, MetricCollection
+from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassCalibrationError, MulticlassF1Score
 from torchmetrics.text import WordErrorRate
 
 from project.callbacks import EarlyStopping as OwnEarlyStopping
 from project.commands.cli import main
 from project.engine.monitored import model_modes, monitor_mode
+from project.engine.objective import Accuracy, Metrics
 from project.models import MLP
-from project.models.classifier import LossAndAccuracy
 from project.runs.direction import mode_by_name, recorded_mode
 from project.runs.errors import UsageError
 
@@ -29,16 +30,18 @@ FIT += ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"
 FIT += ["--trainer.enable_model_summary", "false", "--preflight", "false"]
 
 
-class Scored(LossAndAccuracy):
-    """Loss, accuracy and a score that falls while the network gets better."""
+class Scored(Accuracy):
+    """A score that falls while the network gets better."""
 
-    def compute(self) -> dict[str, Any]:
-        found = super().compute()
-        return found | {"brier": 1 - found["acc"]}
+    higher_is_better = None
+
+    def compute(self) -> Tensor:
+        return 1 - super().compute()
 
 
 class Brier(MLP):
-    metric = Scored
+    def make_metrics(self) -> Metrics:
+        return {"brier": Scored()}
 
 
 class Directed(Scored):
@@ -46,7 +49,8 @@ class Directed(Scored):
 
 
 class DirectedBrier(MLP):
-    metric = Directed
+    def make_metrics(self) -> Metrics:
+        return {"brier": Directed()}
 
 
 class OwnMetrics(MLP):
@@ -70,7 +74,7 @@ def test_only_loss_and_acc_are_known_by_name() -> None:
 
 def test_torchmetrics_knows_the_others() -> None:
     model = OwnMetrics()
-    assert model_modes(model) == {"f1": "max", "wer": "min", "ece": "min"}
+    assert model_modes(model) == {"acc": "max", "f1": "max", "wer": "min", "ece": "min"}
     for monitor, mode in (("val/f1", "max"), ("val/wer", "min"), ("val_ece", "min")):
         assert monitor_mode(monitor, None, model) == mode
     assert monitor_mode("val/brier", None, DirectedBrier()) == "min"
@@ -157,11 +161,10 @@ def test_the_option_of_early_stopping_is_derived() -> None:
 PATIENT = ["--early_stopping.patience", "3", "--model", f"{__name__}.WithF1"]
 
 
-class LossAndF1(LossAndAccuracy):
-    def compute(self) -> dict[str, Any]:
-        found = super().compute()
-        return found | {"f1": found["acc"]}
+class F1(Accuracy):
+    higher_is_better = None
 
 
 class WithF1(MLP):
-    metric: type[Metric] = LossAndF1
+    def make_metrics(self) -> Metrics:
+        return {"f1": F1()}

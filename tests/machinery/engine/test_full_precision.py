@@ -26,6 +26,7 @@ from torchmetrics.wrappers import ClasswiseWrapper
 from project.data import LinearDataModule, SyntheticDataModule
 from project.engine.checkpoint_io import load_checkpoint
 from project.engine.full_precision import full_precision
+from project.engine.objective import CrossEntropy, Metrics
 from project.models import MLP, LinearRegression, Task
 from project.preflight.controls import EvaluationCheck
 
@@ -113,24 +114,38 @@ def test_the_training_loss_of_an_epoch_and_its_resume(precision: str, tmp_path: 
     run.fit(model, data)
     found = run.callback_metrics["train/loss"].item()
     assert found == pytest.approx((torch.stack(losses).sum() / VAL).item(), rel=1e-6)
-    state = load_checkpoint(tmp_path / "middle.ckpt")["train_metrics"]
-    assert state["loss"].dtype == torch.float64
+    state = load_checkpoint(tmp_path / "middle.ckpt")["train_metrics"]["ranks"][0][0]
+    assert state["total"].dtype == torch.float64
     assert state["examples"] == 240
     resumed = make()
     again = trainer(precision, max_epochs=1)
     again.fit(resumed, make_data(6), ckpt_path=tmp_path / "middle.ckpt", weights_only=True)
-    assert resumed.train_metrics.examples == VAL
-    assert torch.equal(resumed.train_metrics.loss, model.train_metrics.loss)
+    for loss in (resumed.train_metrics.loss, model.train_metrics.loss):
+        assert loss.examples == VAL
+        assert torch.equal(loss.total, model.train_metrics.loss.total)
 
 
 class MeanLoss(MeanMetric):
     """A metric as a user may write it: it keeps its sums in torch's default precision."""
 
 
-class OwnTask(Task):
-    """A user's task, which neither knows nor casts anything."""
+class OwnObjective(CrossEntropy):
+    """One with a metric, the mean of the probability of the label."""
 
-    metric: Any = MeanLoss
+    def predictions(self, outputs: Tensor) -> Tensor:
+        return outputs.log_softmax(1).max(1).values
+
+    def labels(self, targets: Tensor) -> Tensor:
+        return torch.ones(())
+
+    def metrics(self, num_classes: int | None) -> Metrics:
+        return {"confidence": MeanLoss()}
+
+
+class OwnTask(Task):
+    """A user's network, which neither knows nor casts anything."""
+
+    default_objective = OwnObjective
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -139,11 +154,6 @@ class OwnTask(Task):
     def forward(self, images: Tensor) -> Tensor:
         return self.linear(images.flatten(1))
 
-    def measure(self, metrics: Metric, images: Tensor, labels: Tensor) -> Tensor:
-        losses = F.cross_entropy(self(images), labels, reduction="none")
-        metrics.update(losses.detach())
-        return losses.mean()
-
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_users_own_metric_is_covered(precision: str) -> None:
@@ -151,11 +161,10 @@ def test_a_users_own_metric_is_covered(precision: str) -> None:
     model = OwnTask()
     logits: list[Tensor] = []
     model.linear.register_forward_hook(lambda *args: logits.append(args[2]))
-    (found,) = trainer(precision).validate(model, data := make_data(2), verbose=False)
-    labels = data.sets["val"][1][data.sets["val"][2]]
-    loss = F.cross_entropy(torch.cat(logits).double(), labels).item()
-    assert found["val/loss"] == pytest.approx(loss, rel=2e-6)
-    assert model.val_metrics.weight == VAL
+    (found,) = trainer(precision).validate(model, make_data(2), verbose=False)
+    expected = torch.cat(logits).double().log_softmax(1).max(1).values.mean().item()
+    assert found["val/confidence"] == pytest.approx(expected, rel=2e-6)
+    assert model.val_metrics.others[0].weight == VAL
 
 
 @pytest.mark.parametrize("precision", [*LOW, "bf16-mixed"])

@@ -15,7 +15,7 @@ import torch
 
 from project.commands.cli import main
 from project.engine.saving import Interrupted
-from project.models import Classifier
+from project.models import Task
 
 COMMON = ["--data.train_size", "104", "--data.val_size", "24", "--data.test_size", "0"]
 COMMON += ["--data.image_size", "8", "--data.batch_size", "8", "--data.augment", '{"crop": 2}']
@@ -36,17 +36,17 @@ class Killer:
         self.signum = signal.SIGTERM
         killer = self
 
-        def on_train_batch_start(self: Classifier, *_: Any) -> None:
+        def on_train_batch_start(self: Task, *_: Any) -> None:
             killer.tick("train")
 
-        def validation_step(self: Classifier, *args: Any) -> None:
+        def validation_step(self: Task, *args: Any) -> None:
             if not self.trainer.sanity_checking:
                 killer.tick("val")
             step(self, *args)
 
-        step = Classifier.validation_step
-        monkeypatch.setattr(Classifier, "on_train_batch_start", on_train_batch_start)
-        monkeypatch.setattr(Classifier, "validation_step", validation_step)
+        step = Task.validation_step
+        monkeypatch.setattr(Task, "on_train_batch_start", on_train_batch_start)
+        monkeypatch.setattr(Task, "validation_step", validation_step)
 
     def tick(self, kind: str) -> None:
         if (kind, self.counts[kind]) in self.moments:

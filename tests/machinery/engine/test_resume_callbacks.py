@@ -21,7 +21,7 @@ from project.engine.checkpoint_io import load_checkpoint
 from project.engine.exact import KNOWN, is_known
 from project.engine.resume import CALLBACKS, DEVICES, FREE
 from project.engine.signals import Interrupted
-from project.models import Classifier
+from project.models import Task
 from project.runs.folder import NEUTRAL
 
 SMALL = ["--data.train_size", "40", "--data.val_size", "24", "--data.test_size", "0"]
@@ -35,14 +35,14 @@ RUN = Path("runs/synthetic/version_0")
 LAST = RUN / "checkpoints/last.ckpt"
 
 
-class Halves(Classifier):
+class Halves(Task):
     """A network whose first half can be frozen."""
 
-    def __init__(self, image_size: int = 8, **kwargs: Any) -> None:
+    def __init__(self, num_classes: int = 10, image_size: int = 8, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.backbone = nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.BatchNorm1d(8))
         self.backbone(torch.zeros(2, 3, image_size, image_size))
-        self.head = nn.Linear(8, self.num_classes)
+        self.head = nn.Linear(8, num_classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.head(self.backbone(inputs).relu())
@@ -101,17 +101,17 @@ def send(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
     due: dict[str, int] = {}
 
     def arm(hook: str, number: int) -> None:
-        original = getattr(Classifier, hook)
+        original = getattr(Task, hook)
         due[hook] = number
 
-        def sending(self: Classifier, *args: Any) -> Any:
+        def sending(self: Task, *args: Any) -> Any:
             if not self.trainer.sanity_checking:
                 due[hook] -= 1
                 if due[hook] == -1:
                     os.kill(os.getpid(), signal.SIGTERM)
             return original(self, *args)
 
-        monkeypatch.setattr(Classifier, hook, sending)
+        monkeypatch.setattr(Task, hook, sending)
 
     return arm
 

@@ -22,7 +22,7 @@ from test_resume import compare, curves
 from project.commands.cli import main
 from project.engine.checkpoint_io import load_checkpoint
 from project.engine.saving import Interrupted
-from project.models import Classifier
+from project.models import Task
 
 ROOT = Path(__file__).parents[3]
 COMMON = ["--data.train_size", "104", "--data.val_size", "24", "--data.test_size", "0"]
@@ -181,12 +181,12 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Steps at which the process gets SIGTERM."""
     steps: list[int] = []
 
-    def on_train_batch_start(self: Classifier, *_: Any) -> None:
+    def on_train_batch_start(self: Task, *_: Any) -> None:
         if self.global_step in steps:
             steps.remove(self.global_step)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Classifier, "on_train_batch_start", on_train_batch_start)
+    monkeypatch.setattr(Task, "on_train_batch_start", on_train_batch_start)
     yield steps
     assert not steps, "a signal was not sent"
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from project.commands.trainer import Trainer
 from project.data import Augment, SyntheticDataModule
-from project.models import MLP, ResNet18
+from project.models import MLP, CrossEntropy, ResNet18
 from project.preflight.check import OverfitOneBatch, Verdict
 from project.preflight.controls import ZeroInputCheck
 
@@ -550,8 +550,8 @@ HEALTHY: dict[str, tuple[Callable[[], L.LightningModule], Callable[[], Any], dic
     "OneCycleLR": (partial(mlp, lr_scheduler=OneCycleLR), stripes, {}),
     "cosine": (partial(mlp, lr_scheduler=CosineAnnealingLR), stripes, {}),
     "long warm-up": (partial(mlp, warmup_steps=100_000), stripes, {}),
-    "label smoothing": (partial(mlp, label_smoothing=0.1), stripes, {}),
-    "much label smoothing": (partial(resnet, label_smoothing=0.4), stripes, {}),
+    "label smoothing": (partial(mlp, objective=CrossEntropy(0.1)), stripes, {}),
+    "much label smoothing": (partial(resnet, objective=CrossEntropy(0.4)), stripes, {}),
     "clipping": (mlp, stripes, {"gradient_clip_val": 1.0}),
     "accumulation": (mlp, stripes, {"accumulate_grad_batches": 4}),
     "bf16": (resnet, stripes, {"precision": "bf16-mixed"}),

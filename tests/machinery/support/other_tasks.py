@@ -7,11 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from torchmetrics import MeanMetric, Metric
 
 from project.data import ImageDataModule
 from project.engine.datamodule import Split
-from project.models import Task
+from project.models import Objective, Task
 
 SIZE = 48
 KINDS = ("labels", "value", "mask", "boxes")
@@ -41,10 +40,17 @@ class OtherImages(ImageDataModule):
         return images, targets[self.targets]
 
 
+class Distance(Objective):
+    """Mean squared distance of outputs and targets of any shape."""
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.mse_loss(outputs, targets.float(), reduction="none").view(len(outputs), -1).mean(1)
+
+
 class Other(Task):
     """A linear model with as many outputs as the targets have."""
 
-    metric = MeanMetric
+    default_objective = Distance
 
     def __init__(self, targets: str = "labels", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -55,11 +61,6 @@ class Other(Task):
         outputs = self.linear(images.flatten(1))
         shapes = {"labels": (-1, 3), "value": (-1,), "mask": (-1, 8, 8)}
         return outputs.view(shapes[self.targets])
-
-    def measure(self, metrics: Metric, images: Tensor, targets: Tensor) -> Tensor:
-        losses = F.mse_loss(self(images), targets.float(), reduction="none")
-        metrics.update(losses.detach())
-        return losses.mean()
 
 
 class DictBatches(L.LightningDataModule):

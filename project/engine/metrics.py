@@ -1,0 +1,176 @@
+"""The metrics of a stage, exact over uneven batches and ranks, and after a resume."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import signature
+from typing import Any, TypeAlias
+
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor, distributed, nn
+from torchmetrics import Metric, MetricCollection
+
+from .factories import class_of, given_to
+from .full_precision import full_precision
+from .objective import Metrics
+
+State: TypeAlias = dict[str, Tensor | list[Tensor]]
+MetricFactory: TypeAlias = Callable[[], Metric]
+
+NUMBERS = ("num_classes", "num_labels")  # arguments of torchmetrics that the network knows
+
+
+class MeanLoss(Metric):
+    """Mean of the losses of all examples, however they are dealt out to batches and ranks."""
+
+    full_state_update, higher_is_better = False, False
+
+    def __init__(self) -> None:
+        super().__init__()
+        # So that the order of the sums, and with it the number of ranks, does not show; MPS has no
+        # float64.
+        dtype = torch.float32 if torch.backends.mps.is_available() else torch.float64
+        self.add_state("total", torch.zeros((), dtype=dtype), dist_reduce_fx="sum")
+        self.add_state("examples", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.total: Tensor
+        self.examples: Tensor
+
+    def update(self, losses: Tensor, examples: int) -> None:
+        """Add a batch: its losses or their sum, and the number of its examples."""
+        self.total += losses.sum(dtype=self.total.dtype)
+        self.examples += examples
+
+    def compute(self) -> Tensor:
+        return self.total / self.examples
+
+
+class StageMetrics(nn.Module):
+    """The mean loss, and any other metrics by their names, of one stage.
+
+    Args:
+        metrics: Metrics, or collections of them, that are updated with predictions and targets.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        super().__init__()
+        named = dict(flat(metrics))
+        self.names = list(named)
+        self.loss = full_precision(MeanLoss())
+        self.others = nn.ModuleList(full_precision(metric) for metric in named.values())
+
+    def update(self, predictions: Any, targets: Any) -> None:
+        """Add a batch to all metrics but the loss."""
+        for metric in self.others:
+            metric.update(predictions, targets)  # type: ignore[operator]
+
+    def reset(self) -> None:
+        for metric in _metrics(self):
+            metric.reset()
+
+    def compute(self, class_names: Sequence[str] | None) -> dict[str, Tensor]:
+        """Return the loss and each metric; one that has a value per class is several.
+
+        Args:
+            class_names: Names of the classes, in the order of their labels, if they have some.
+        """
+        values = {"loss": self.loss.compute()}
+        for name, metric in zip(self.names, self.others, strict=True):
+            values |= _named(name, metric.compute(), class_names)  # type: ignore[operator]
+        return values
+
+    def states(self) -> list[list[State]]:
+        """Return the state of each metric on each rank, for a checkpoint. All ranks call this."""
+        own = [_on_cpu(metric.metric_state) for metric in _metrics(self)]
+        if not distributed.is_available() or not distributed.is_initialized():
+            return [own]
+        states = [own] * distributed.get_world_size()
+        distributed.all_gather_object(states, own)
+        return states
+
+    def load_states(self, states: list[list[State]], rank: int, device: torch.device) -> None:
+        """Continue from the states of a checkpoint, those of this rank.
+
+        Of a checkpoint from another number of ranks, the first rank continues from all of them,
+        which is exact for sums alone.
+        """
+        alike = distributed.is_initialized() and len(states) == distributed.get_world_size()
+        for i, metric in enumerate(_metrics(self)):
+            # As if updated: torchmetrics takes a metric without any examples for a mistake.
+            metric._update_count = 1
+            if alike or (len(states) == 1 and rank == 0):
+                _set_state(metric, states[rank][i], device)
+            elif rank == 0:
+                for state in states:
+                    metric._reduce_states(_moved(state[i], device))
+
+
+def make_metrics(made: Mapping[str, Metric | MetricFactory], num_classes: int | None) -> Metrics:
+    """Make metrics for one stage from what was given by option or in Python.
+
+    Args:
+        made: Metrics, which are cloned, or what makes them, by their names. What they call
+            `num_classes` or `num_labels`, if it is not given, is the network's.
+        num_classes: Number of the network's outputs, if it says so.
+    """
+    return {name: _make(metric, num_classes) for name, metric in made.items()}
+
+
+def _make(metric: Metric | MetricCollection | MetricFactory, num_classes: int | None) -> Any:
+    if isinstance(metric, Metric | MetricCollection):
+        return metric.clone()
+    parameters, given = signature(class_of(metric) or metric).parameters, given_to(metric)
+    missing = [name for name in NUMBERS if name in parameters and name not in given]
+    return metric(**dict.fromkeys(missing, num_classes))
+
+
+def flat(metrics: Metrics) -> Iterator[tuple[str, Metric]]:
+    """Yield name and metric, of a collection each of its metrics."""
+    for name, metric in metrics.items():
+        if isinstance(metric, MetricCollection):
+            yield from metric.items(keep_base=False, copy_state=False)
+        else:
+            yield name, metric
+
+
+def _metrics(module: nn.Module) -> list[Metric]:
+    """Return all metrics in a module, those within others included, in a fixed order."""
+    return [part for part in module.modules() if isinstance(part, Metric)]
+
+
+def _named(name: str, value: Any, class_names: Sequence[str] | None) -> dict[str, Tensor]:
+    """Return one value for each number that a metric has computed."""
+    if isinstance(value, Mapping):
+        return {k: v for key, part in value.items() for k, v in _named(key, part, None).items()}
+    if not isinstance(value, Tensor) or value.ndim > 1:
+        rank_zero_warn(f"{name} is not logged: it is neither a number nor one for each class")
+        return {}
+    if value.ndim == 0:
+        return {name: value}
+    known = class_names is not None and len(class_names) == len(value)
+    parts = class_names if class_names is not None and known else range(len(value))
+    return {f"{name}/{part}": v for part, v in zip(parts, value, strict=True)}
+
+
+def _on_cpu(state: Mapping[str, Tensor | list[Tensor]]) -> State:
+    return _moved(state, torch.device("cpu"))
+
+
+def _moved(state: Mapping[str, Tensor | list[Tensor]], device: torch.device) -> State:
+    return {
+        name: value.detach().to(device, copy=True)
+        if isinstance(value, Tensor)
+        else [part.detach().to(device, copy=True) for part in value]
+        for name, value in state.items()
+    }
+
+
+def _set_state(metric: Metric, state: State, device: torch.device) -> None:
+    """Give a metric the state of a checkpoint.
+
+    Raises:
+        ValueError: If it is the state of another metric.
+    """
+    own = metric.metric_state
+    for name, value in _moved(state, device).items():
+        if name not in own or isinstance(own[name], Tensor) != isinstance(value, Tensor):
+            raise ValueError(f"the checkpoint's metrics are not {type(metric).__name__}")
+        setattr(metric, name, value)

@@ -1,0 +1,214 @@
+"""What a network is trained for: the loss of each example, and what is made of the outputs.
+
+Legend: N examples, K classes.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics import Metric, MetricCollection
+
+from .targets import are_classes
+
+Metrics: TypeAlias = Mapping[str, Metric | MetricCollection]
+
+# Measured by benchmarks.initial_loss; docs/checks.md explains them.
+ABOVE, BELOW = 0.7, 0.3  # how far a healthy untrained loss is from ln K and from the label entropy
+SPREAD = 0.55  # standard deviation of one class's logit over seeds, whatever the width
+SIGMAS = 4  # standard deviations that a healthy model may be away
+
+
+class UntrainedLoss(NamedTuple):
+    """The loss to expect of an untrained network, and the range of healthy ones."""
+
+    expected: float
+    low: float
+    high: float
+
+
+class Objective(nn.Module, ABC):
+    """What a network is trained for. A concrete class defines `losses`; the rest has defaults.
+
+    An objective is a module, so that it can tell training from evaluation by `self.training`, and
+    so that its buffers move with the network. It has no weights.
+    """
+
+    @abstractmethod
+    def losses(self, outputs: Any, targets: Any) -> Tensor:
+        """Return the loss of each example, float (N,), from a batch of outputs and targets."""
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        """Return the mean of `losses`, a scalar. Override it where torch has a faster way."""
+        return self.losses(outputs, targets).mean()
+
+    def predictions(self, outputs: Any) -> Any:
+        """Return what users and metrics read: probabilities, values, masks."""
+        return outputs
+
+    def labels(self, targets: Any) -> Any:
+        """Return what metrics compare predictions with."""
+        return targets
+
+    def metrics(self, num_classes: int | None) -> Metrics:
+        """Make the metrics beside the loss, which are updated with `predictions` and `labels`.
+
+        Args:
+            num_classes: Number of the network's outputs, if it says so.
+        """
+        return {}
+
+    def correct(self, outputs: Any, targets: Any) -> Tensor | None:
+        """Return whether each example is predicted right, bool (N,); None if nothing tells."""
+        return None
+
+    def untrained_loss(self, targets: Any, num_classes: int | None) -> UntrainedLoss | None:
+        """Return the training loss to expect of an untrained network; None if nothing tells.
+
+        Args:
+            targets: Targets of a batch.
+            num_classes: Number of the network's outputs, if it says so.
+        """
+        return None
+
+    def lowest_loss(self, num_classes: int | None) -> float:
+        """Return the lowest training loss that outputs can reach."""
+        return 0.0
+
+
+class Accuracy(Metric):
+    """Share of the examples whose class has the highest probability.
+
+    It equals torchmetrics' MulticlassAccuracy with `average="micro"` at a third of its cost, which
+    shows in the step of a small network.
+    """
+
+    full_state_update, higher_is_better = False, True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("correct", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("examples", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.correct: Tensor
+        self.examples: Tensor
+
+    def update(self, probabilities: Tensor, labels: Tensor) -> None:
+        """Add a batch: probabilities, float (N, K), and labels, int64 (N,)."""
+        self.correct += (probabilities.argmax(1) == labels).sum()
+        self.examples += len(labels)
+
+    def compute(self) -> Tensor:
+        return self.correct.double() / self.examples
+
+
+class Classification(Objective):
+    """One class for each example, from logits (N, K). A concrete class defines `losses`.
+
+    Targets are labels, int64 (N,), or the probabilities of the classes, float (N, K).
+    """
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Return probabilities, float (N, K)."""
+        return outputs.softmax(1)
+
+    def labels(self, targets: Tensor) -> Tensor:
+        """Return labels, int64 (N,): of probabilities (N, K), the classes of the highest."""
+        return targets.argmax(1) if targets.ndim > 1 else targets
+
+    def metrics(self, num_classes: int | None) -> Metrics:
+        return {"acc": Accuracy()}
+
+    def correct(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.argmax(1) == self.labels(targets)
+
+
+class CrossEntropy(Classification):
+    """Cross-entropy of the logits with the labels.
+
+    Args:
+        label_smoothing: Share of the target that is spread over all classes, from 0 to below 1,
+            arXiv:1512.00567. It changes the training loss alone.
+        class_weights: Factor of the loss of each class. It changes the training loss alone, which
+            is the plain mean over the examples, so that any number of processes has the same one;
+            torch divides by the sum of the weights instead.
+    """
+
+    def __init__(
+        self, label_smoothing: float = 0.0, class_weights: Sequence[float] | None = None
+    ) -> None:
+        super().__init__()
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing {label_smoothing} must be from 0 to below 1")
+        self.label_smoothing = label_smoothing
+        self.class_weights: Tensor | None
+        self.register_buffer("class_weights", weights_of(class_weights), persistent=False)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if not self.training:
+            return F.cross_entropy(outputs, targets, reduction="none")
+        return F.cross_entropy(
+            outputs,
+            targets,
+            self.class_weights,
+            label_smoothing=self.label_smoothing,
+            reduction="none",
+        )
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self.class_weights is not None and self.training:
+            return super().loss(outputs, targets)
+        smoothing = self.label_smoothing if self.training else 0.0
+        return F.cross_entropy(outputs, targets, label_smoothing=smoothing)
+
+    def untrained_loss(self, targets: Tensor, num_classes: int | None) -> UntrainedLoss | None:
+        if not are_classes(targets) or self.class_weights is not None:
+            return None
+        return untrained_cross_entropy(targets, num_classes or int(targets.max()) + 1)
+
+    def lowest_loss(self, num_classes: int | None) -> float:
+        """Return the entropy of the smoothed target."""
+        if not self.label_smoothing or not num_classes or self.class_weights is not None:
+            return 0.0
+        smoothing = self.label_smoothing
+        target = torch.full((num_classes,), smoothing / num_classes, dtype=torch.float64)
+        target[0] += 1 - smoothing
+        return abs(torch.xlogy(target, target).sum().item())
+
+
+def weights_of(class_weights: Sequence[float] | None) -> Tensor | None:
+    """Return the factors of the classes as float32 (K,), if there are any."""
+    if class_weights is None:
+        return None
+    if min(class_weights, default=-1.0) < 0 or not math.isfinite(sum(class_weights)):
+        raise ValueError(f"class_weights {list(class_weights)} must be finite and not negative")
+    return torch.tensor(class_weights, dtype=torch.float32)
+
+
+def label_entropy(labels: Tensor) -> float:
+    """Return the entropy of labels, int64 (N,), in nats: the lowest loss of a constant output."""
+    share = labels.bincount() / len(labels)
+    return -torch.xlogy(share, share).sum().item()
+
+
+def untrained_cross_entropy(labels: Tensor, num_classes: int) -> UntrainedLoss:
+    """Return the cross-entropy to expect of an untrained network: ln K, and the healthy range.
+
+    The logits of a network differ between the classes by chance, and alike for all examples. That
+    makes the loss higher than ln K, the more so the fewer classes there are to average over. If the
+    classes are unequal in number, it depends on which of them has the higher logit.
+
+    Args:
+        labels: Labels of the batch, int64 (N,).
+        num_classes: Number of classes.
+    """
+    entropy, expected = label_entropy(labels), math.log(num_classes)
+    shares = labels.bincount(minlength=num_classes) / len(labels)
+    inequality = (shares - 1 / num_classes).norm().item()
+    few = SIGMAS**2 / (2 * num_classes)  # half the mean square of the logits, SIGMAS away
+    low = max(entropy / 10, entropy - max(BELOW, 0.9 / math.sqrt(num_classes)))
+    high = expected + max(ABOVE, few * SPREAD**2) + SIGMAS * SPREAD * inequality
+    return UntrainedLoss(expected, low, high)
