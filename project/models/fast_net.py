@@ -42,8 +42,8 @@ class FastNet(Task):
         whiten: Whether the patches are whitened, or go through as they are.
         bias_lr: Learning rate of the normalisation's biases, as a multiple of the others'.
         mirror: Whether validation and test average the logits of an image and of its mirror image.
-        num_classes: Number of outputs; the command line takes it from the data.
-        in_channels: Channels of an image; from the data as well.
+        in_channels: Channels of an image; the command line takes it from the data.
+        num_classes: Number of outputs; from the data as well.
         kwargs: Options of every network.
     """
 
@@ -53,8 +53,8 @@ class FastNet(Task):
         whiten: bool = True,
         bias_lr: float = 1.0,
         mirror: bool = False,
-        num_classes: int = 10,
         in_channels: int = 3,
+        num_classes: int = 10,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

@@ -18,9 +18,9 @@ class MLP(Task):
         hidden_sizes: Units of each hidden layer.
         dropout: Share of the units that is dropped in training, after each hidden layer.
         norm: Normalisation before each ReLU, over the batch or over the layer.
-        num_classes: Number of outputs; the command line takes it from the data.
-        in_channels: Channels of an image; from the data as well.
+        in_channels: Channels of an image; the command line takes it from the data.
         image_size: Height and width of an image, in pixels; from the data as well.
+        num_classes: Number of outputs; from the data as well.
         kwargs: Options of every network.
     """
 
@@ -29,9 +29,9 @@ class MLP(Task):
         hidden_sizes: Sequence[int] = (256, 128),
         dropout: float = 0.3,
         norm: Literal["batch", "layer", "none"] = "batch",
-        num_classes: int = 10,
         in_channels: int = 1,
         image_size: int = 28,
+        num_classes: int = 10,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

@@ -49,13 +49,13 @@ class ResNet18(Task):
 
     Args:
         width: Channels of the first stage; each later one doubles them. Cost grows as its square.
-        num_classes: Number of outputs; the command line takes it from the data.
-        in_channels: Channels of an image; from the data as well.
+        in_channels: Channels of an image; the command line takes it from the data.
+        num_classes: Number of outputs; from the data as well.
         kwargs: Options of every network.
     """
 
     def __init__(
-        self, width: int = 64, num_classes: int = 10, in_channels: int = 3, **kwargs: Any
+        self, width: int = 64, in_channels: int = 3, num_classes: int = 10, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.num_classes = num_classes
