@@ -159,8 +159,8 @@ def few(names: list[str]) -> str:
 
 def smoothing_of(model: nn.Module) -> float:
     """Return the label smoothing of a network's objective."""
-    smoothed = isinstance(model, HasObjective) and isinstance(model.objective, CrossEntropy)
-    return model.objective.label_smoothing if smoothed else 0.0
+    objective = model.objective if isinstance(model, HasObjective) else None
+    return objective.label_smoothing if isinstance(objective, CrossEntropy) else 0.0
 
 
 @contextmanager
