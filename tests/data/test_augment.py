@@ -279,3 +279,72 @@ def test_composition_in_the_order_of_the_arguments() -> None:
     expected = color_jitter(expected, u[:, 8:11], 0.5)
     expected = cutout(expected, u[:, 11:13], 8, mean)
     assert torch.equal(augment(images, LABELS[:4], u)[0], expected)
+
+
+# Masks
+
+MOVES = Augment(resized_crop=0.4, rotation=40, crop=2, padding="zeros", flip=True)
+
+
+def blocks(number: int = 5, size: tuple[int, int] = (24, 20)) -> Tensor:
+    """Masks of four classes in blocks of 4×4 pixels, int64 (N, H, W)."""
+    coarse = torch.randint(4, (number, size[0] // 4, size[1] // 4), generator=generator(number))
+    return coarse.repeat_interleave(4, 1).repeat_interleave(4, 2)
+
+
+@pytest.mark.parametrize(
+    "augment",
+    [
+        Augment(resized_crop=0.4),
+        Augment(rotation=40),
+        Augment(crop=3),
+        Augment(crop=3, padding="zeros"),
+        Augment(flip=True),
+        MOVES,
+    ],
+    ids=["resized_crop", "rotation", "crop", "zeros", "flip", "all"],
+)
+def test_masks_move_as_the_pixels_of_images_do(augment: Augment) -> None:
+    masks = blocks() // 2
+    u = uniform(len(masks), augment.num_uniforms)
+    images = (200 * masks).to(torch.uint8)[:, None]
+    moved, moved_masks = augment(images, masks, u)
+    assert moved_masks.dtype == torch.int64
+    assert moved_masks.shape == masks.shape
+    assert not torch.equal(moved_masks, masks)
+    # An image is interpolated; inside a block, where its value is that of a class, both agree.
+    inside = moved[:, 0] % 200 == 0
+    assert inside.float().mean() > 0.5
+    assert torch.equal((moved[:, 0] // 200)[inside], moved_masks.to(torch.uint8)[inside])
+    assert set(moved_masks.unique().tolist()) <= {0, 1}
+
+
+def test_neutral_numbers_leave_a_mask_unchanged() -> None:
+    masks, u = blocks(), torch.full((5, Augment.num_uniforms), 0.5)
+    u[:, 0] = 1
+    images = (50 * masks).to(torch.uint8)[:, None]
+    assert torch.equal(MOVES(images, masks, u)[1], masks)
+
+
+def test_colour_changes_and_cutout_leave_masks_unchanged() -> None:
+    masks = blocks()
+    images = (50 * masks).to(torch.uint8)[:, None].expand(-1, 3, -1, -1)
+    changed, targets = Augment(color_jitter=0.9, cutout=9)(images, masks, uniform(5, 13))
+    assert not torch.equal(changed, images)
+    assert torch.equal(targets, masks)
+
+
+def test_masks_in_a_dict_move_and_other_targets_do_not() -> None:
+    masks, augment = blocks(), MOVES
+    images, u = (50 * masks).to(torch.uint8)[:, None], uniform(5, 13)
+    others = {"label": torch.arange(5), "heat": masks.float(), "small": masks[:, :12]}
+    _, moved = augment(images, {"mask": masks > 1, **others}, u)
+    assert torch.equal(moved["mask"], augment(images, masks, u)[1] > 1)
+    assert moved["mask"].dtype == torch.bool
+    assert all(torch.equal(moved[name], value) for name, value in others.items())
+
+
+def test_large_numbers_in_masks_are_exact() -> None:
+    masks = blocks() + 2**40 + 1
+    _, moved = MOVES(torch.zeros(5, 1, 24, 20, dtype=torch.uint8), masks, uniform(5, 13))
+    assert set(moved.unique().tolist()) <= {0, *masks.unique().tolist()}
