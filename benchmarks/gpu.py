@@ -26,7 +26,8 @@ from benchmarks.timing import RESULTS, Row, interleave, report, silent, versus
 from project.commands.cli import main as project
 from project.data import Augment, Compose, Normalize, TensorLoader
 from project.models import ResNet18
-from project.runs.folder import RECORD, read_record
+from project.runs.folder import RECORD
+from project.runs.record import read_record
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WARM_UP = 10  # steps in which cuDNN chooses its kernels
@@ -290,7 +291,7 @@ def training_row(size: Size, root: Path | None) -> Row:
         record = read_record(cli.run_folder)
     what = f"seconds of fit {' '.join(config)}, {size.epochs} epochs"
     row: Row = {"name": what, "ratio": seconds, "target": None, "met": None}
-    return row | {"metrics": record["metrics"], "device": record["device"]}
+    return row | {"metrics": record.metrics, "device": record.device}
 
 
 @dataclass

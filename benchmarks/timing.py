@@ -17,7 +17,7 @@ from typing import Any
 import lightning as L
 import torch
 
-from project.runs.folder import package_versions
+from project.runs.provenance import package_versions
 
 RESULTS = Path(__file__).parent / "results"
 REPEATS = 7

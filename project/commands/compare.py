@@ -52,10 +52,10 @@ def compare(groups: Sequence[SeedNoiseReport]) -> list[Result]:
 
 def check_comparable(a: SeedNoiseReport, b: SeedNoiseReport) -> None:
     """Refuse groups that share runs, have other data, or do not vary."""
-    if shared := {r["run"] for r in a.records} & {r["run"] for r in b.records}:
+    if shared := {r.run for r in a.records} & {r.run for r in b.records}:
         raise ValueError(f"{a.name} and {b.name} share runs, such as {min(shared)}")
-    if a.records[0]["data_sha256"] != b.records[0]["data_sha256"]:
-        configs = [read_config(Path(group.records[0]["run"])) for group in (a, b)]
+    if a.records[0].data_sha256 != b.records[0].data_sha256:
+        configs = [read_config(group.records[0].run) for group in (a, b)]
         data = [config["data"].get("init_args", {}) for config in configs]
         changed = [k for k in data[0] | data[1] if data[0].get(k) != data[1].get(k)]
         settings = [f"{k} {data[0].get(k)} → {data[1].get(k)}" for k in changed]
@@ -64,7 +64,7 @@ def check_comparable(a: SeedNoiseReport, b: SeedNoiseReport) -> None:
             f"{a.name} and {b.name} have other training or validation images{why}: only runs on "
             "the same images can be compared"
         )
-    classes = [group.records[0].get("classes") or [] for group in (a, b)]  # none in old records
+    classes = [group.records[0].classes for group in (a, b)]  # none in old records
     places = (f"in {a.name}", f"in {b.name}")
     if all(classes) and (differs := difference(classes[0], classes[1], places)):
         raise ValueError(f"{a.name} and {b.name} can't be compared: {differs}")
@@ -76,9 +76,9 @@ def cautions(groups: Sequence[SeedNoiseReport]) -> list[str]:
     """What makes a comparison say less than it seems to."""
     metric = groups[0].metric
     found = [f"left out: {line}" for group in groups for line in group.left_out]
-    if len({group.records[0]["config_sha256"] for group in groups}) < len(groups):
+    if len({group.records[0].config_sha256 for group in groups}) < len(groups):
         found.append("some of the groups have the same config: a difference is chance")
-    monitors = sorted({read_config(Path(group.records[0]["run"]))["monitor"] for group in groups})
+    monitors = sorted({read_config(group.records[0].run)["monitor"] for group in groups})
     if len(monitors) > 1:
         found.append(f"the best epochs were picked by {' and '.join(monitors)}")
     if metric.startswith("val/"):
@@ -87,7 +87,7 @@ def cautions(groups: Sequence[SeedNoiseReport]) -> list[str]:
             "reports. For the claim, run `test --run FOLDER` for each run, then compare --test"
         )
     if metric.startswith("test/"):
-        looks = max(record.get("tested", 1) for group in groups for record in group.records)
+        looks = max(max(record.tested, 1) for group in groups for record in group.records)
         if looks > 1 or len(groups) > 2:
             found.append(
                 f"who chooses by the test set has none left (at most {looks} looks for a run, "

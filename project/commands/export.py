@@ -26,7 +26,8 @@ from ..engine.transforms import PixelScale
 from ..engine.weights import check_fits
 from ..runs.errors import UsageError
 from ..runs.files import NotRegularError, check_regular, write_whole
-from ..runs.folder import BEST, read_config, read_record
+from ..runs.folder import BEST, read_config
+from ..runs.record import read_record
 from .parser import LINKED, Parser
 from .table import OptionParser
 
@@ -134,7 +135,7 @@ def main(args: list[str]) -> int:
     path, onnx = options.output or options.run / FILES[options.format], options.format == "onnx"
     if onnx and not all(map(find_spec, PACKAGES)):
         raise UsageError(f"--format onnx needs python -m pip install {' '.join(PACKAGES)}")
-    precision = read_record(options.run)["precision"]
+    precision = read_record(options.run).precision
     if not path.parent.is_dir():
         raise UsageError(f"--output {path}: its folder does not exist")
     try:

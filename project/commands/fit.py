@@ -28,8 +28,9 @@ from ..engine.restore_best import find_restored
 from ..engine.restoring import from_checkpoint
 from ..engine.weights import check_fits, check_same_classes
 from ..runs.errors import UsageError
-from ..runs.folder import LAST, RECORD, kept, summary
+from ..runs.folder import LAST, RECORD
 from ..runs.names import PROGRAM
+from ..runs.summary import kept, summary
 from .plan import RunPlan
 
 

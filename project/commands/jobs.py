@@ -14,13 +14,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Literal
 
 from filelock import FileLock, Timeout
 
 from ..runs.files import check_regular
-from ..runs.folder import LAST, has_ended, is_free
+from ..runs.folder import LAST
+from ..runs.lock import is_free
 from ..runs.names import PACKAGE
+from ..runs.record import Record
 from ..runs.sets import read_runs, runs_in
 from .variants import Variant
 
@@ -37,7 +39,7 @@ class Job:
     seed: int
     state: State = "waiting"
     reason: str = ""  # for having failed
-    result: dict[str, Any] | None = None  # the record of the finished run
+    result: Record | None = None  # the record of the finished run
     process: subprocess.Popen[bytes] | None = None
     begin: float = 0.0
 
@@ -46,12 +48,12 @@ class Job:
         self.log = self.folder / f"seed_{self.seed}.log"
         self.lock = FileLock(self.folder / f".seed_{self.seed}.lock")
 
-    def record(self) -> dict[str, Any] | None:
+    def record(self) -> Record | None:
         """Of the finished run of this seed, or else of the newest one."""
-        records = [r | {"run": Path(r["run"])} for r in read_runs(runs_in(self.folder))[0]]
+        records = read_runs(runs_in(self.folder))[0]
         key = (self.variant.sha256, self.seed)
-        own = [r for r in records if (r["config_sha256"], r["seed"]) == key]
-        ended = [record for record in own if has_ended(record)]
+        own = [r for r in records if (r.config_sha256, r.seed) == key]
+        ended = [record for record in own if record.has_ended]
         return next(iter([*ended, *reversed(own)]), None)
 
     def start(self, environment: dict[str, str]) -> None:
@@ -63,13 +65,13 @@ class Job:
             self.state = "elsewhere"
             return
         record = self.record()
-        if record and has_ended(record):
+        if record and record.has_ended:
             self._end("finished", record)
-        elif record and not is_free(record["run"]):
+        elif record and not is_free(record.run):
             self._end("elsewhere")
         else:
-            resumable = record and (record["run"] / LAST).is_file()
-            self._train(["--run", str(record["run"])] if record and resumable else [], environment)
+            resumable = record and (record.run / LAST).is_file()
+            self._train(["--run", str(record.run)] if record and resumable else [], environment)
 
     def _train(self, resume: list[str], environment: dict[str, str]) -> None:
         new = [*self.variant.args, "--name", self.folder.name, "--seed_everything", str(self.seed)]
@@ -97,7 +99,7 @@ class Job:
         if (code := self.process.poll()) is None:
             return
         record = self.record()
-        if record and has_ended(record):
+        if record and record.has_ended:
             self._end("finished", record)
         elif {-code, code - 128} & STOPS:
             self._end("interrupted")
@@ -114,7 +116,7 @@ class Job:
             self.reason = f"{why} ({self.log})"
             self._end("failed")
 
-    def _end(self, state: State, result: dict[str, Any] | None = None) -> None:
+    def _end(self, state: State, result: Record | None = None) -> None:
         self.state, self.result = state, result
         with suppress(OSError):
             Path(self.lock.lock_file).unlink()

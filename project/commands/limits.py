@@ -9,8 +9,8 @@ from jsonargparse._util import import_object
 from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder
 
 from ..runs.errors import UsageError
-from ..runs.folder import flatten
 from ..runs.names import PROGRAM
+from ..runs.settings import flatten
 from .table import check_name
 
 LARGEST = 2**63  # from which torch's whole numbers overflow

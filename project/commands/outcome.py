@@ -4,6 +4,7 @@ A result is the run's own if it is of the best checkpoint on the whole test set 
 data that the run was trained on, whatever folder they are in now.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,10 @@ import lightning as L
 
 from ..engine.datamodule import StreamDataModule
 from ..engine.resume import FREE
-from ..runs.folder import (
-    BEST,
-    TEST_SET,
-    flatten,
-    read_config,
-    read_record,
-    record_test,
-    write_record,
-)
+from ..runs.folder import BEST, read_config
+from ..runs.record import read_record, write_record
+from ..runs.settings import flatten
+from ..runs.summary import record_test
 
 
 def not_of_the_run(
@@ -46,9 +42,9 @@ def not_of_the_run(
     record = read_record(run)
     if not isinstance(data, StreamDataModule):
         return "--data.root is another one than the run's" if "data.root" in changed else ""
-    if TEST_SET in record:
-        return "" if data.hash_of("test") == record[TEST_SET] else "the test examples are others"
-    same = data.sha256 == record["data_sha256"]
+    if record.test_sha256 is not None:
+        return "" if data.hash_of("test") == record.test_sha256 else "the test examples are others"
+    same = data.sha256 == record.data_sha256
     return "" if same else "the training or validation examples are others"
 
 
@@ -76,5 +72,5 @@ def keep_test(run: Path, other: str, metrics: dict[str, float], data: L.Lightnin
 def remember(run: Path, data: Any) -> None:
     """Keep the hash of the test examples in the run record, to know them again."""
     record = read_record(run)
-    if isinstance(data, StreamDataModule) and TEST_SET not in record:
-        write_record(run, record | {TEST_SET: data.hash_of("test")})
+    if isinstance(data, StreamDataModule) and record.test_sha256 is None:
+        write_record(replace(record, test_sha256=data.hash_of("test")))

@@ -14,7 +14,9 @@ from ..engine.loggers import is_rank_zero
 from ..engine.restoring import from_checkpoint
 from ..engine.resume import check_resumable, find_unfinished
 from ..runs.errors import UsageError
-from ..runs.folder import LAST, absent, claim_run, lock_run, read_record, release_run, run_of
+from ..runs.folder import LAST, absent, claim_run, release_run, run_of
+from ..runs.lock import lock_run
+from ..runs.record import Record, read_record
 
 MEASURING = ("validate", "test", "predict")  # commands that need trained weights
 
@@ -94,7 +96,7 @@ def _plan_fit(
 ) -> RunPlan:
     runs = Path(config.trainer.default_root_dir, config.name)
     run = _find_resumed(config, given, runs)
-    record = read_record(run) if run else {}
+    record = read_record(run) if run else None
     plan = RunPlan(run or runs / "version_of_rank_0", plain(), names_run=given is not None)
     claims = is_rank_zero() and not config.trainer.fast_dev_run
     if claims and run is None:
@@ -128,7 +130,7 @@ def _lock(folder: Path) -> BaseFileLock:
     return lock
 
 
-def _with_checkpoint(plan: RunPlan, path: str | None, record: dict[str, Any]) -> RunPlan:
+def _with_checkpoint(plan: RunPlan, path: str | None, record: Record | None) -> RunPlan:
     """Add the checkpoint that `fit` resumes from, or refuse it."""
     if not path:
         return plan

@@ -71,8 +71,8 @@ def describe(job: Job) -> str:
         return "another process is at it: waiting"
     if not job.result:
         return f"{job.state}: {job.reason}" if job.reason else job.state
-    metrics = [f"{k} {v:.4f}" for k, v in job.result["metrics"].items() if k.startswith("val/")]
-    epoch, took = job.result["best_epoch"], f"{job.result['seconds']:.0f} s"
+    metrics = [f"{k} {v:.4f}" for k, v in job.result.metrics.items() if k.startswith("val/")]
+    epoch, took = job.result.best_epoch, f"{job.result.seconds:.0f} s"
     best = [*([] if epoch is None else [f"best epoch {epoch + 1}"]), *metrics, took]
     return f"{'taken as it is' if job.process is None else 'finished'}: {', '.join(best)}"
 
@@ -81,7 +81,7 @@ def _progress(job: Job) -> str:
     record, text = job.record(), f", {time.monotonic() - job.begin:.0f} s"
     if not record:
         return text
-    metrics = read_metrics(record["run"])
+    metrics = read_metrics(record.run)
     names = [name for name in metrics if name.startswith("val/")]
     newest = [f", {name} {metrics[name][-1][1]:.4f}" for name in names]
     return f" epoch {metrics['epoch'][-1][1] + 1:.0f}{''.join(newest)}{text}" if newest else text

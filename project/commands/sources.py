@@ -12,9 +12,11 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from ..runs.errors import UsageError
 from ..runs.files import check_folder, check_regular, read_text, readable
-from ..runs.folder import BEST, CONFIG, LAST, flatten, read_config, read_record
+from ..runs.folder import BEST, CONFIG, LAST, read_config
 from ..runs.names import PROGRAM, nearest
 from ..runs.plain import load_yaml, read_yaml, setting_lines
+from ..runs.record import read_record
+from ..runs.settings import flatten
 from .parser import LINKED
 from .table import COMMANDS, DEFAULT_CONFIG, take_apart
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..runs.folder import flatten
 from ..runs.plain import read_yaml
+from ..runs.settings import flatten
 
 
 def _kind(value: Any) -> str:

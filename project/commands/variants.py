@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ..runs.errors import UsageError
-from ..runs.folder import config_sha256
 from ..runs.names import PACKAGE
 from ..runs.plain import load_yaml
+from ..runs.settings import config_sha256
 
 CHOSEN = ("--seed_everything", "--run", "--ckpt_path", "--print_config")
 

@@ -1,4 +1,4 @@
-"""Which weights a run ends with: those of its best epoch, the same on every process."""
+"""The weights that a run ends with: those of its best epoch, the same on every process."""
 
 import shlex
 from pathlib import Path
@@ -12,7 +12,6 @@ from lightning.pytorch.utilities import rank_zero_info
 from ..runs.folder import BEST
 from ..runs.names import PROGRAM
 from .checkpoint_io import load_checkpoint
-from .run_record import find_record
 
 DIVIDED = (FSDPStrategy, ModelParallelStrategy, DeepSpeedStrategy)  # no rank has a whole model
 AVERAGED = BEST.with_name("averaged.ckpt")
@@ -21,10 +20,13 @@ AVERAGED = BEST.with_name("averaged.ckpt")
 class RestoreBest(Callback):
     """Restores the weights of the best epoch at the end of training, on all processes.
 
-    Rank 0 alone reads the checkpoint and sends its weights, so that no other process has to know
-    the run folder, or to see its disk. Two kinds of runs keep the weights that they end with, and
+    Rank 0 alone reads the checkpoint and sends its weights, so that no other process needs to know
+    the run folder or to see its disk. Two kinds of runs keep the weights that they end with, and
     say so: those whose model is divided among devices, and those of StochasticWeightAveraging,
-    whose averaged weights are in no checkpoint yet and are saved beside the best ones.
+    whose averaged weights are not in a checkpoint yet and are saved beside the best ones.
+
+    Args:
+        run: Path of the run folder.
     """
 
     def __init__(self, run: Path) -> None:
@@ -36,11 +38,6 @@ class RestoreBest(Callback):
         self.run = Path(trainer.strategy.broadcast(str(self.run)))  # which rank 0 has claimed
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        best: dict[str, Any] | None = None
-        if trainer.is_global_zero and (self.run / BEST).is_file():
-            best = load_checkpoint(self.run / BEST)
-            if record := find_record(trainer):
-                record.take(best)
         if _has_averaged(trainer):
             self._save_averaged(trainer)
         elif isinstance(trainer.strategy, DIVIDED):
@@ -48,14 +45,21 @@ class RestoreBest(Callback):
                 "The model is divided among devices and keeps the weights of the last epoch; "
                 f"those of the best one are in {self.run / BEST}."
             )
-        elif found := trainer.strategy.broadcast(best and (best["epoch"], best["state_dict"])):
+        elif found := trainer.strategy.broadcast(self._read_best(trainer)):
             epoch, weights = found
             trainer.strategy.load_model_state_dict({"state_dict": weights})
             self.weights, self.restored = f"best epoch {epoch + 1}", True
 
+    def _read_best(self, trainer: L.Trainer) -> tuple[int, dict[str, Any]] | None:
+        """Return the epoch and the weights of the best checkpoint, on rank 0."""
+        if not trainer.is_global_zero or not (self.run / BEST).is_file():
+            return None
+        best = load_checkpoint(self.run / BEST)
+        return best["epoch"], best["state_dict"]
+
     def _save_averaged(self, trainer: L.Trainer) -> None:
         checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
-        checkpoint.pop("metrics", None)  # they are of the weights before
+        checkpoint.pop("metrics", None)  # they were measured with other weights
         trainer.strategy.save_checkpoint(checkpoint, self.run / AVERAGED)
         self.weights = "averaged weights"
         path = shlex.quote(str(self.run / AVERAGED))
@@ -67,13 +71,13 @@ class RestoreBest(Callback):
 
 
 def find_restored(trainer: L.Trainer) -> RestoreBest | None:
-    """What knows the weights that a run ends with, if it has that callback."""
+    """Return the callback that knows the weights that a run ends with, if there is one."""
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     return next((c for c in callbacks if isinstance(c, RestoreBest)), None)
 
 
 def _has_averaged(trainer: L.Trainer) -> bool:
-    """Whether the weights have just become an average: not if the run has ended before that."""
+    """Return whether the weights have become an average, and not if the run ended before that."""
     return any(
         isinstance(c, StochasticWeightAveraging)
         and c._initialized

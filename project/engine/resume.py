@@ -6,16 +6,10 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 
-from ..runs.folder import (
-    FINISHED,
-    LAST,
-    NEUTRAL,
-    flatten,
-    is_finished,
-    is_free,
-    next_version,
-    read_record,
-)
+from ..runs.folder import LAST, next_version
+from ..runs.lock import is_free
+from ..runs.record import FINISHED, Record, read_record
+from ..runs.settings import NEUTRAL, flatten
 from .pieces import pieces
 
 # Settings that can differ when a run is resumed: how long it goes on, and what changes no result.
@@ -46,7 +40,7 @@ def find_unfinished(folder: Path, locked: bool) -> Path | None:
         if not (run / LAST).is_file():
             continue
         try:
-            if is_finished(read_record(run)):
+            if read_record(run).is_finished:
                 continue
         except ValueError as error:
             rank_zero_warn(f"passed over: {error}")
@@ -57,14 +51,14 @@ def find_unfinished(folder: Path, locked: bool) -> Path | None:
 
 
 def check_resumable(
-    checkpoint: dict[str, Any], now: dict[str, Any], record: dict[str, Any]
+    checkpoint: dict[str, Any], now: dict[str, Any], record: Record | None
 ) -> list[str]:
     """Refuse to resume from a checkpoint if the run is finished or its settings differ.
 
     Args:
         checkpoint: Checkpoint to resume from.
         now: Current configuration, in plain types.
-        record: Record of the run that the checkpoint belongs to; empty if it starts a new run.
+        record: Record of the run that the checkpoint belongs to; None if it starts a new run.
 
     Returns:
         What of the configuration makes that the resumed run may differ.
@@ -74,7 +68,7 @@ def check_resumable(
     """
     if "loops" not in checkpoint:
         raise ValueError("the checkpoint holds weights only: start a new run with --init_from FILE")
-    finished = is_finished(record)
+    finished = record is not None and record.is_finished
     epochs = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     done = {"max_epochs": epochs, "max_steps": checkpoint["global_step"]}
     for limit, number in done.items():
@@ -93,9 +87,9 @@ def check_resumable(
                 f"the run is finished, stopped early after {epochs} epochs: raise "
                 f"--early_stopping.patience {stopping['patience']}, or start a new run"
             )
-    if finished and record["stopped_by"] not in FINISHED:
+    if record and finished and record.stopped_by not in FINISHED:
         raise ValueError(
-            f"the run is finished, stopped by {record['stopped_by']} after {epochs} epochs: start "
+            f"the run is finished, stopped by {record.stopped_by} after {epochs} epochs: start "
             "a new run from its weights with --init_from FILE"
         )
     if "config" not in checkpoint:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
-from ..runs.folder import flatten
+from ..runs.settings import flatten
 from .batch_size import batch_size_of
 from .full_precision import to_float32
 from .harmless import Harmless
@@ -144,7 +144,7 @@ class TensorBoardRecord(Harmless, Callback):
             return
         record = find_record(trainer)
         known: Any = {saves[0].monitor: saves[0].best_model_score}
-        known = record.record["metrics"] if record else known
+        known = record.record.metrics if record and record.record else known
         metrics = {f"best/{name}": float(value) for name, value in known.items()}
         given = {name: value for name, value in flatten(self.config) if value is not None}
         # Those that are true or false as words: they would be shown as 1 and 0.

@@ -3,7 +3,6 @@
 import csv
 import io
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -120,7 +119,7 @@ def _median_predictions(group: SeedNoiseReport) -> list[list[str]]:
     files = [
         (value, path)
         for value, record in zip(group.values, group.records, strict=True)
-        if (path := Path(record["run"]) / PREDICTIONS).is_file()
+        if (path := record.run / PREDICTIONS).is_file()
     ]
     if not files:
         return []

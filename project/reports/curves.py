@@ -4,7 +4,7 @@ import io
 import math
 import warnings
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,7 +12,8 @@ from matplotlib.ticker import MaxNLocator
 
 from ..runs.direction import Mode, recorded_mode
 from ..runs.files import NotRegularError, write_whole
-from ..runs.folder import RECORD, read_record
+from ..runs.folder import RECORD
+from ..runs.record import Record, read_record
 from ..runs.sets import read_metrics
 from .fonts import glyphs_for
 
@@ -37,7 +38,7 @@ def draw_curves(run: Path, monitor: str = "val/loss") -> Figure:
             if the record or the name says whether its lowest or its highest value is the best.
     """
     metrics = read_metrics(run)
-    record = read_record(run) if (run / RECORD).is_file() else {}
+    record = read_record(run) if (run / RECORD).is_file() else None
     length = _epoch_length(metrics, monitor)
     # A row of step s says what s + 1 steps have led to, but the learning rate of the next step.
     curves: dict[str, Points] = {
@@ -47,7 +48,9 @@ def draw_curves(run: Path, monitor: str = "val/loss") -> Figure:
         for name, rows in metrics.items()
     }
     rates = {name: curves[name] for name in curves if name.split("/")[0] == "lr"}
-    best = _best(record, curves.get(monitor, []), recorded_mode(monitor, [record]))
+    best = _best(
+        record, curves.get(monitor, []), recorded_mode(monitor, [record] if record else [])
+    )
     titles = _panels(curves, monitor) | ({"lr": "learning rate"} if rates else {})
     figure = Figure(figsize=(max(3.5 * len(titles), 5), 3.6), layout="constrained")
     panels = figure.subplots(1, len(titles), sharex="all", squeeze=False)[0]
@@ -67,7 +70,7 @@ def draw_curves(run: Path, monitor: str = "val/loss") -> Figure:
         figure.legend(
             [*shown.values()], [*shown], loc="outside lower center", ncols=columns, fontsize=9
         )
-    title = "{name} {version}, seed {seed}".format_map(record) if record else run.name
+    title = f"{record.name} {record.version}, seed {record.seed}" if record else run.name
     figure.suptitle(title, parse_math=False)
     return figure
 
@@ -133,10 +136,10 @@ def _epoch_length(metrics: dict[str, list[tuple[int, float]]], monitor: str) -> 
     return (step + 1) / (dict(metrics["epoch"])[step] + 1)
 
 
-def _best(record: dict[str, Any], monitored: Points, mode: Mode | None) -> Mark | None:
+def _best(record: Record | None, monitored: Points, mode: Mode | None) -> Mark | None:
     """Where the best epoch is marked, and what that is called."""
-    if record.get("best_epoch") is not None:
-        return record["best_epoch"] + 1, f"best epoch {record['best_epoch'] + 1}"
+    if record and record.best_epoch is not None:
+        return record.best_epoch + 1, f"best epoch {record.best_epoch + 1}"
     sign = 1 if mode == "min" else -1
     finite = [(sign * y, x) for x, y in monitored if math.isfinite(y)]
     if not finite or mode is None:

@@ -27,15 +27,16 @@ def draw_seeds(report: SeedNoiseReport) -> Figure:
     for i, (record, value) in enumerate(zip(report.records, report.values, strict=True)):
         color = COLORS[i % len(COLORS)]
         dots.plot(i, value * scale.factor, "o", color=color)
-        epochs, curve = _curve(Path(record["run"]), measured)
+        epochs, curve = _curve(record.run, measured)
         y = [value * scale.factor for value in curve]
-        curves.plot(epochs, y, color=color, linewidth=1, label=f"seed {record['seed']}")
-        best = dict(zip(map(round, epochs), y, strict=True)).get(record["best_epoch"] + 1)
+        curves.plot(epochs, y, color=color, linewidth=1, label=f"seed {record.seed}")
+        epoch = -1 if record.best_epoch is None else record.best_epoch + 1
+        best = dict(zip(map(round, epochs), y, strict=True)).get(epoch)
         if best is not None and len(report.records) <= NUMBERED:
             badge = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": color}
             place = {"ha": "center", "va": "center", "fontsize": 9, "bbox": badge}
-            curves.text(record["best_epoch"] + 1, best, str(record["seed"]), **place)
-    seeds = [str(record["seed"]) for record in report.records]
+            curves.text(epoch, best, str(record.seed), **place)
+    seeds = [str(record.seed) for record in report.records]
     dots.set_xticks(range(len(seeds)), seeds, rotation=90 if len(seeds) > 15 else 0)
     dots.set(xlabel="seed", ylabel=report.metric + unit, title="Best epoch of each seed")
     curves.set(

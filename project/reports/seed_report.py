@@ -14,7 +14,8 @@ import numpy as np
 from ..runs.files import write_whole
 from ..runs.folder import read_config
 from ..runs.names import PROGRAM
-from ..runs.sets import REPORT, Record, find_runs, finished, read_runs
+from ..runs.record import Record
+from ..runs.sets import REPORT, find_runs, finished, read_runs
 from .statistics import detectable_effect, sampling_std, seeds_needed, t_interval
 from .tables import Scale, table
 
@@ -52,7 +53,7 @@ class SeedNoiseReport:
             ValueError: If fewer than two of the runs count, or they are of several configs.
         """
         runs = find_runs(str(spec))
-        configs = {r["config_sha256"]: Path(r["run"]).name for r in read_runs(runs)[0]}
+        configs = {r.config_sha256: r.run.name for r in read_runs(runs)[0]}
         if len(configs) > 1 and sha256 is None:
             such = " and ".join(sorted(configs.values())[:2])
             raise ValueError(
@@ -60,8 +61,8 @@ class SeedNoiseReport:
             )
         records, left_out = finished(runs, metric, sha256)
         if records and metric is None:
-            accurate = all("val/acc" in record["metrics"] for record in records)
-            metric = "val/acc" if accurate else read_config(Path(records[0]["run"]))["monitor"]
+            accurate = all("val/acc" in record.metrics for record in records)
+            metric = "val/acc" if accurate else read_config(records[0].run)["monitor"]
             records, left_out = finished(runs, metric, sha256)
         if len(records) < 2:
             found = "; ".join([f"{len(records)} in {spec}", *left_out])
@@ -72,7 +73,7 @@ class SeedNoiseReport:
 
     @cached_property
     def values(self) -> list[float]:
-        return [record["metrics"][self.metric] for record in self.records]
+        return [record.metrics[self.metric] for record in self.records]
 
     @property
     def mean(self) -> float:
@@ -100,8 +101,7 @@ class SeedNoiseReport:
 
     @property
     def _examples(self) -> int | None:
-        stage: int | None = self.records[0].get("examples", {}).get(self.metric.split("/")[0])
-        return stage
+        return self.records[0].examples.get(self.metric.split("/")[0])
 
     def row(self) -> list[Any]:
         """Of a table of several reports, under the names of `COLUMNS`."""
@@ -111,10 +111,10 @@ class SeedNoiseReport:
 
     def json(self) -> dict[str, Any]:
         """The content of `seed_noise.json`."""
-        keys = ("run", "seed", "best_epoch", "epochs", "seconds", "metrics")
+        keys = ("seed", "best_epoch", "epochs", "seconds", "metrics")
         return {
             "metric": self.metric,
-            "seeds": [record["seed"] for record in self.records],
+            "seeds": [record.seed for record in self.records],
             "values": self.values,
             "mean": self.mean,
             "std": self.std,
@@ -124,9 +124,11 @@ class SeedNoiseReport:
             "detectable_at_80": self.detectable,
             "sampling_std": self.sampling_std,
             "variants": self.variants,
-            "config_sha256": self.records[0]["config_sha256"],
-            "data_sha256": self.records[0]["data_sha256"],
-            "runs": [{key: record.get(key) for key in keys} for record in self.records],
+            "config_sha256": self.records[0].config_sha256,
+            "data_sha256": self.records[0].data_sha256,
+            "runs": [
+                {"run": str(r.run), **{key: getattr(r, key) for key in keys}} for r in self.records
+            ],
             "left_out": self.left_out,
         }
 
@@ -153,14 +155,14 @@ class SeedNoiseReport:
 
     def _runs(self) -> str:
         names = list(dict.fromkeys(["val/loss", "val/acc", self.metric]))
-        names = [name for name in names if all(name in r["metrics"] for r in self.records)]
+        names = [name for name in names if all(name in r.metrics for r in self.records)]
         rows: list[list[Any]] = [["seed", "best epoch", *names, "seconds", "run"]]
-        columns = {name: [r["metrics"][name] for r in self.records] for name in names}
+        columns = {name: [r.metrics[name] for r in self.records] for name in names}
         scales = [Scale(name, float(np.std(v, ddof=1))) for name, v in columns.items()]
         for r in self.records:
-            metrics = [scale.value(r["metrics"][scale.metric]) for scale in scales]
-            best = "" if r["best_epoch"] is None else r["best_epoch"] + 1
-            rows.append([r["seed"], best, *metrics, f"{r['seconds']:.0f}", r["version"]])
+            metrics = [scale.value(r.metrics[scale.metric]) for scale in scales]
+            best = "" if r.best_epoch is None else r.best_epoch + 1
+            rows.append([r.seed, best, *metrics, f"{r.seconds:.0f}", r.version])
         return table(rows)
 
     def _summary(self) -> str:

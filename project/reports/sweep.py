@@ -26,7 +26,7 @@ class SweepReport:
     reports: list[SeedNoiseReport]
 
     def __post_init__(self) -> None:
-        if len({report.records[0]["data_sha256"] for report in self.reports}) > 1:
+        if len({report.records[0].data_sha256 for report in self.reports}) > 1:
             raise ValueError(
                 f"the variants of {self.name} have other training or validation images: only runs "
                 "on the same images can be compared"
@@ -58,7 +58,7 @@ class SweepReport:
         first = "best" if self.mode else "highest"
         rows: list[list[Any]] = [[self.metric, *COLUMNS, "epochs", f"p against the {first}"]]
         for report, p in zip(self.reports, [None, *self.p_values], strict=True):
-            epochs = f"{mean(record['epochs'] for record in report.records):.1f}"
+            epochs = f"{mean(record.epochs or 0 for record in report.records):.1f}"
             rows.append(
                 [self.label(report), *report.row(), epochs, "" if p is None else f"{p:.2g}"]
             )

@@ -5,6 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+KEPT = 3  # columns that are always shown: run, monitored metric or sorted column, status
+LONG = 32  # characters to which the name of a run is shortened in favour of another column
+NARROWEST = 8  # characters of a shortened column
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -47,3 +51,29 @@ def table(rows: Sequence[Sequence[Any]]) -> str:
     cells.insert(1, ["-" * width for width in widths])
     lines = (" | ".join(map(str.ljust, row, widths)) for row in cells)
     return "\n".join(f"| {line} |" for line in lines)
+
+
+def fit(cells: list[list[str]], wanted: Sequence[str], width: int) -> list[list[str]]:
+    """Return the wanted columns for which there is room; the first ones stay in any case.
+
+    If they are still too wide, the widest column is shortened first.
+    """
+    widths = {column[0]: max(map(len, column)) for column in zip(*cells, strict=True)}
+    least = widths | {"run": min(widths["run"], LONG)}
+    kept: list[str] = []
+    for name in dict.fromkeys(wanted):
+        if len(kept) < KEPT or 1 + sum(least[k] + 3 for k in [*kept, name]) <= width:
+            kept.append(name)
+    room = {name: widths[name] for name in kept}
+    while 1 + sum(size + 3 for size in room.values()) > width and max(room.values()) > NARROWEST:
+        room[max(room, key=room.__getitem__)] -= 1
+    shown = [(cells[0].index(name), room[name]) for name in cells[0] if name in kept]
+    return [[shorten(row[i], size) for i, size in shown] for row in cells]
+
+
+def shorten(text: str, size: int) -> str:
+    """Return a text without its middle, if it is longer than this many characters."""
+    if len(text) <= size:
+        return text
+    end = (size - 1) // 2
+    return f"{text[: size - 1 - end]}…{text[len(text) - end :]}"

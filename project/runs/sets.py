@@ -8,13 +8,12 @@ import glob
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from .files import NotRegularError, read_text
-from .folder import RECORD, has_ended, read_record
+from .folder import METRICS, RECORD
+from .record import Record, read_record
 
-REPORT, METRICS = "seed_noise.json", "metrics.csv"
-Record = dict[str, Any]
+REPORT = "seed_noise.json"
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -39,6 +38,10 @@ def read_metrics(run: Path) -> dict[str, list[tuple[int, float]]]:
         raise
     except (ValueError, TypeError, KeyError, csv.Error) as error:
         raise ValueError(f"{path} is damaged: it has rows that are not metrics of steps") from error
+    if metrics and not all(
+        math.isfinite(epoch) for _, epoch in metrics.get("epoch", [(0, math.nan)])
+    ):
+        raise ValueError(f"{path} is damaged: it has rows without an epoch")
     return metrics
 
 
@@ -47,7 +50,7 @@ def read_runs(runs: Iterable[Path]) -> tuple[list[Record], list[str]]:
     records, unreadable = [], []
     for run in runs:
         try:
-            records.append(read_record(run) | {"run": str(run)})
+            records.append(read_record(run))
         except ValueError as error:
             unreadable.append(str(error))
     return records, unreadable
@@ -66,24 +69,24 @@ def finished(
     counted: dict[int, Record] = {}
     records, left_out = read_runs(runs)
     for record in records:
-        seed, stopped_by = record["seed"], record["stopped_by"]
-        value = record["metrics"].get(metric) if metric else 0.0
+        seed, stopped_by = record.seed, record.stopped_by
+        value = record.metrics.get(metric) if metric else 0.0
         twin = counted.get(seed)
         first = next(iter(counted.values()), record)
-        if sha256 not in (None, record["config_sha256"]):
+        if sha256 not in (None, record.config_sha256):
             reason = "another config"
-        elif not has_ended(record):
+        elif not record.has_ended:
             reason = f"stopped by {stopped_by}" if stopped_by else "not finished"
         elif value is None or not math.isfinite(value):
             reason = f"no {metric}" if value is None else f"{metric} is {value}"
-        elif record["data_sha256"] != first["data_sha256"]:
-            reason = f"other data than {first['version']}"
+        elif record.data_sha256 != first.data_sha256:
+            reason = f"other data than {first.version}"
         elif twin:
-            reason = f"the same seed as {twin['version']}"
+            reason = f"the same seed as {twin.version}"
         else:
             counted[seed] = record
             continue
-        left_out.append(f"{record['run']} (seed {seed}): {reason}")
+        left_out.append(f"{record.run} (seed {seed}): {reason}")
     return [counted[seed] for seed in sorted(counted)], left_out
 
 

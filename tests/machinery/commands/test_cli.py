@@ -24,7 +24,8 @@ from project.data import FashionMNISTDataModule, SyntheticDataModule
 from project.engine.signals import SIGNALS
 from project.models import MLP, ResNet18
 from project.runs.errors import UsageError
-from project.runs.folder import claim_run, lock_run
+from project.runs.folder import claim_run
+from project.runs.lock import lock_run
 
 TINY = ["--data.train_size", "48", "--data.val_size", "20", "--data.test_size", "20"]
 TINY += ["--data.image_size", "8", "--data.batch_size", "16", "--model.width", "4"]
@@ -445,7 +446,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "two origins": ([*FIT, "--run", "x", "--ckpt_path", "last"], 2, "leave out --ckpt_path"),
     "two starts": ([*FIT, "--run", "x", "--init_from", "y"], 2, "--init_from starts a new run"),
     "untrained": (["test", "--config", "synthetic"], 2, "test needs trained weights"),
-    "no run": (["test", "--run", "nowhere"], 1, "nowhere is no run folder, it has no run.json"),
+    "no run": (["test", "--run", "nowhere"], 1, "nowhere is not a run folder, it has no run.json"),
     "no checkpoint": (
         ["test", "-c", "synthetic", "--ckpt_path", "x"],
         1,

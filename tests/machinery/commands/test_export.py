@@ -162,7 +162,7 @@ def test_network_that_cannot_be_exported_is_one_sentence(
     [
         (["--run={run}", "--format=tflite"], 2, "invalid choice: 'tflite' .*onnx.*torch"),
         (["--format=onnx"], 2, "the following arguments are required: --run"),
-        (["--run=nowhere"], 1, "nowhere is no run folder"),
+        (["--run=nowhere"], 1, "nowhere is not a run folder"),
         (["--run={run}", "--output=no/x.onnx"], 2, "--output no/x.onnx: its folder does not exist"),
         (["--run={run}", "--output=."], 2, r"--output \. is not a regular file but a folder"),
         (["--run={run}", "--bogus=1"], 2, "--bogus"),

@@ -370,7 +370,7 @@ def test_any_record_is_one_sentence(what: str, run: Path, says: Callable[..., st
         change = json.dumps(json.loads((run / RECORD).read_text()) | change)
     (run / RECORD).write_text(change, encoding="latin1")
     for which in ("fit", "test", "export"):
-        assert f"{run} is no run folder: " in says(*command(which, run))
+        assert f"{run} is not a run folder: " in says(*command(which, run))
     assert not says("runs", str(run.parent))
     assert says(*command("compare", run))
     (run.parent / "seed_noise.json").write_text(change, encoding="latin1")
@@ -387,7 +387,7 @@ def test_an_unreadable_record_does_not_hide_the_other_runs(
     (run / RECORD).write_text(json.dumps(record))
     options = [f"--trainer.default_root_dir={folder.parent}", f"--name={folder.name}"]
     options += ["--ckpt_path=last", "--trainer.max_epochs=2"]
-    with pytest.warns(match="passed over: .*version_1 is no run folder"):
+    with pytest.warns(match="passed over: .*version_1 is not a run folder"):
         assert not says(*FIT, *options)
     assert json.loads((run / RECORD).read_text())["epochs"] == 2
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from project.commands.cli import main
-from project.runs.folder import summary
+from project.runs.summary import summary
 from tests.machinery.support.runs import write_runs
 
 FIT = ["fit", "--config", "synthetic", "--model", "MLP", "--preflight", "false"]

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from project.commands.seed_noise import main, parse_seeds
 from project.commands.table import take_apart
 from project.commands.variants import parse_sweep, variant_names
 from project.runs.errors import UsageError
-from project.runs.folder import lock_run, read_record, write_record
+from project.runs.lock import lock_run
+from project.runs.record import read_record, write_record
 
 ROOT = Path(__file__).parents[3]
 STUB = ROOT / "tests/machinery/support/stub_fit.py"
@@ -161,11 +163,11 @@ def test_a_run_of_another_process_is_waited_for() -> None:
     assert main(["--seeds", "2"]) == 0
     theirs = RUNS / "version_0"
     ended = read_record(theirs)
-    write_record(theirs, ended | {"stopped_by": None})
+    write_record(replace(ended, stopped_by=None))
     lock = lock_run(theirs)
     assert lock is not None
     begin = time.monotonic()
-    timer = threading.Timer(0.5, write_record, [theirs, ended])
+    timer = threading.Timer(0.5, write_record, [ended])
     timer.start()
     assert main(["--seeds", "2"]) == 0
     assert time.monotonic() - begin > 0.4

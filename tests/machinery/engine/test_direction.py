@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from project.engine.objective import Accuracy, Metrics
 from project.models import MLP
 from project.runs.direction import mode_by_name, recorded_mode
 from project.runs.errors import UsageError
+from project.runs.record import Record
+from tests.machinery.support.runs import OLDEST
 
 FIT = ["fit", "--config", "synthetic", "--data.train_size", "48", "--data.val_size", "20"]
 FIT += ["--data.test_size", "20", "--data.image_size", "8", "--data.batch_size", "16"]
@@ -141,10 +144,12 @@ def test_early_stopping_that_follows_equals_lightnings() -> None:
 
 
 def test_a_record_says_it_for_all_stages_and_old_ones_nothing() -> None:
-    new, old = {"modes": {"val/wer": "min"}}, {"metrics": {"val/wer": 0.3}}
+    old = Record.from_json(Path("a"), OLDEST)
+    new = replace(old, modes={"val/wer": "min"})
+    other = replace(old, modes={"val/wer": "max"})
     assert recorded_mode("val/wer", [new, old]) == recorded_mode("test/wer", [new]) == "min"
     assert recorded_mode("val/wer", [old]) is None
-    assert recorded_mode("val/wer", [new, {"modes": {"val/wer": "max"}}]) is None
+    assert recorded_mode("val/wer", [new, other]) is None
     assert recorded_mode("val/acc", [old]) == "max"
 
 

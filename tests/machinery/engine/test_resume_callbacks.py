@@ -22,7 +22,7 @@ from project.engine.exact import KNOWN, is_known
 from project.engine.resume import CALLBACKS, DEVICES, FREE
 from project.engine.signals import Interrupted
 from project.models import Task
-from project.runs.folder import NEUTRAL
+from project.runs.settings import NEUTRAL
 
 SMALL = ["--data.train_size", "40", "--data.val_size", "24", "--data.test_size", "0"]
 SMALL += ["--data.image_size", "8", "--data.batch_size", "8", "--trainer.accelerator", "cpu"]

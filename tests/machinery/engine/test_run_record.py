@@ -14,7 +14,9 @@ from project.commands.trainer import Trainer
 from project.data import SyntheticDataModule
 from project.engine.checkpoint_io import load_checkpoint
 from project.models import MLP
-from project.runs.folder import config_sha256, git_state, has_ended, is_finished
+from project.runs.provenance import git_state
+from project.runs.record import read_record
+from project.runs.settings import config_sha256
 
 QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
 CONFIG: dict[str, Any] = {"name": "try", "seed_everything": 3, "trainer": {"max_epochs": 2}}
@@ -83,8 +85,9 @@ def test_why_it_stopped(reason: str, tmp_path: Path) -> None:
     options, callbacks = REASONS[reason]
     record = fit(tmp_path, *callbacks, **options)
     assert record["stopped_by"] == reason
-    assert is_finished(record) == (reason != "max_time")
-    assert has_ended(record)
+    found = read_record(tmp_path)
+    assert found.is_finished == (reason != "max_time")
+    assert found.has_ended
 
 
 def test_a_stop_that_must_wait_is_not_the_reason(tmp_path: Path) -> None:

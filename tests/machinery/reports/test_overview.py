@@ -15,9 +15,10 @@ import pytest
 from filelock import FileLock
 
 from project.commands.cli import main as cli
-from project.commands.runs import look, main
+from project.commands.runs import main
 from project.runs.errors import UsageError
-from project.runs.folder import is_free, lock_run
+from project.runs.lock import is_free, lock_run
+from project.runs.overview import look
 from tests.machinery.support.runs import write_runs
 
 ROOT = Path(__file__).parents[3]
@@ -54,14 +55,15 @@ def test_a_run_is_followed_from_its_start_to_its_end(capsys: pytest.CaptureFixtu
     process = subprocess.Popen([sys.executable, "-m", "project", *args], env=environment)
     seen = [""]
     try:
-        while not (run / "checkpoints/last.ckpt").is_file() or not look(run)["metrics"]:
+        while not (run / "checkpoints/last.ckpt").is_file() or not look(run).metrics:
             assert process.poll() is None
-            if run.is_dir() and (status := look(run)["status"]) != seen[-1]:
+            if run.is_dir() and (status := look(run).status) != seen[-1]:
                 seen.append(status)
             time.sleep(0.01)
         now = look(run)
-        assert not now["resumable"]
-        assert now["epochs"] > 0
+        assert not now.resumable
+        assert now.record is not None
+        assert now.record.epochs
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -82,7 +84,7 @@ def test_a_run_is_followed_from_its_start_to_its_end(capsys: pytest.CaptureFixtu
     (row,) = records(capsys)
     assert (row["status"], row["resumable"]) == ("finished", False)
     assert row["metrics"] == json.loads((run / "run.json").read_text())["metrics"]
-    assert "can go on" not in printed(capsys)
+    assert "To continue" not in printed(capsys)
 
 
 def test_how_runs_have_ended(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +127,7 @@ def test_what_is_no_whole_run_is_listed_with_the_reason(capsys: pytest.CaptureFi
         "runs/lightning_logs/version_0"
     }
     assert found["runs/a/version_5"] == (
-        "broken: run.json: is damaged: no name, version, config_sha256, data_sha256, seconds, "
+        "broken: run.json is damaged: no name, version, config_sha256, data_sha256, seconds, "
         "best_epoch, stopped_by, metrics"
     )
     assert found["runs/a/version_8"] == "broken: config.yaml: No such file or directory"
@@ -140,12 +142,12 @@ def test_what_is_no_whole_run_is_listed_with_the_reason(capsys: pytest.CaptureFi
 def test_a_look_does_not_take_a_run_from_who_starts_it() -> None:
     write_runs(Path("a"), [0.5], stopped_by=None)
     run = Path("a/version_0")
-    assert look(run)["status"] == "crashed: killed"
+    assert look(run).status == "crashed: killed"
     assert not (run / ".lock").exists()
     mine = lock_run(run)
     assert mine is not None
     assert not is_free(run)
-    assert look(run)["status"] == "running"
+    assert look(run).status == "running"
     with pytest.raises(TimeoutError):
         FileLock(run / ".lock").acquire(timeout=0)  # still held
     mine.release()

@@ -201,7 +201,7 @@ def test_a_sweep_by_a_metric_whose_direction_is_not_recorded_says_so() -> None:
     assert "high is higher than all others. No run records whether a lower" in str(unknown)
     for report in found:
         for record in report.records:
-            record["modes"] = {"val/wer": "min"}
+            record.modes["val/wer"] = "min"
     assert "low is better than all others." in str(SweepReport("a", found))
 
 

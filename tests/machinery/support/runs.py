@@ -8,6 +8,11 @@ from typing import Any
 
 import yaml
 
+OLDEST: dict[str, Any] = {  # what every version has written
+    **{"name": "a", "version": "version_0", "seed": 3, "config_sha256": "c", "data_sha256": None},
+    **{"seconds": 2, "epochs": None, "best_epoch": None, "stopped_by": None, "metrics": {}},
+}
+
 
 def write_runs(folder: Path, values: Sequence[float], **more: Any) -> None:
     """A finished run for each validation accuracy, with seeds from 0 or from `first_seed` on.

@@ -1,0 +1,40 @@
+"""A run is trained by one process at a time, which holds the lock in its folder."""
+
+from pathlib import Path
+
+from filelock import BaseFileLock, FileLock, Timeout
+
+from .files import check_regular, open_regular
+from .folder import LOCK
+
+
+def lock_run(run: Path) -> BaseFileLock | None:
+    """Lock a run for this process; return None if another process is training it."""
+    check_regular(run / LOCK)
+    lock = FileLock(run / LOCK)
+    try:
+        lock.acquire(timeout=0.2)  # another process may be checking whether it is free
+    except Timeout:
+        return None
+    return lock
+
+
+def is_free(run: Path) -> bool:
+    """Return whether no process is training a run.
+
+    Checking creates no file and does not block other checks.
+    """
+    try:
+        import fcntl
+
+        with open_regular(run / LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # on Windows, and on file systems that have no such locks
+        if lock := lock_run(run):
+            lock.release()
+        return lock is not None
+    return True

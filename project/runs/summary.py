@@ -1,0 +1,59 @@
+"""What a run tells its user at its end, and when its test set is measured."""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from .folder import LAST, RECORD
+from .names import PROGRAM
+from .record import read_record, write_record
+
+
+def kept(run: Path) -> str:
+    """Return what an error has left of a run, in words."""
+    if (run / LAST).is_file():
+        again = f"{PROGRAM} fit --run {shlex.quote(str(run))}"
+        return f"Kept: {run}, up to its newest checkpoint. To resume it: {again}"
+    if (run / RECORD).is_file():
+        return f"Kept: {run}, which has no checkpoint to resume from yet."
+    return "No run folder was left, since training had not begun."
+
+
+def summary(run: Path, restored: bool = True) -> str:
+    """Return what a finished run tells its user.
+
+    Args:
+        run: Path of the run folder.
+        restored: Whether the model has the weights of the best epoch again.
+    """
+    record = read_record(run)
+    measured = [f"{k} {v:.4f}" for k, v in record.metrics.items() if k.startswith("val/")]
+    found = f", with {', '.join(measured)}" if measured else ""
+    name = shlex.quote(str(run))
+    if record.best_epoch is None:
+        return f"Stopped by {record.stopped_by}, without a best epoch.\nRun folder: {name}"
+    return (
+        f"Stopped by {record.stopped_by} after {record.epochs} epochs.\n"
+        f"Best epoch: {record.best_epoch + 1} of {record.epochs}{found}."
+        f"{' Its weights are restored.' if restored else ''}\n"
+        f"Run folder: {name}, {record.seconds:.0f} s in all\n"
+        f"Test set, once, at the end: {PROGRAM} test --run {name}"
+    )
+
+
+def record_test(run: Path, metrics: dict[str, float], examples: dict[str, int]) -> str:
+    """Record that the test set was measured, and what that gave if it is a result of the run.
+
+    Returns:
+        How often it was measured, in words.
+    """
+    record = read_record(run)
+    times = record.tested + 1
+    metrics, examples = record.metrics | metrics, record.examples | examples
+    write_record(replace(record, tested=times, metrics=metrics, examples=examples))
+    if times == 1:
+        return "The test set has been looked at once for this run."
+    return (
+        f"The test set has been looked at {times} times for this run: choices belong to "
+        "validation, or it no longer says how good the run is on new images."
+    )
