@@ -16,7 +16,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from project import models
 from project.callbacks import EarlyStopping
 from project.commands.cli import CLI
-from project.commands.sources import FOLLOWS, config_folder
+from project.commands.links import FOLLOWS
+from project.commands.sources import config_folder
 from project.commands.table import COMMANDS, OWN_MAIN
 
 NAME = CLI.__module__.partition(".")[0]  # of the package and of its command
@@ -111,7 +112,7 @@ def options() -> dict[str, list[str]]:
     }
     for option, classes in kinds.items():
         found |= class_options(option, [kind for kind in classes if not is_hidden(kind)])
-    return {name: found[name] for name in sorted(found) if name not in FOLLOWS}
+    return {name: found[name] for name in sorted(found) if name[2:] not in FOLLOWS}
 
 
 def bash(found: dict[str, list[str]]) -> str:

@@ -28,7 +28,8 @@ from ..runs.errors import UsageError
 from ..runs.files import NotRegularError, check_regular, write_whole
 from ..runs.folder import BEST, read_config
 from ..runs.record import read_record
-from .parser import LINKED, Parser
+from .links import OF_DATA, add_links
+from .parser import Parser
 from .table import OptionParser
 
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
@@ -58,8 +59,7 @@ def build_model(run: Path, facts: dict[str, Any]) -> L.LightningModule:
     parser = Parser(exit_on_error=False)
     parser.add_class_arguments(DataFacts, "data")
     parser.add_subclass_arguments(L.LightningModule, "model", required=True)
-    for name in LINKED:
-        parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
+    add_links(parser, OF_DATA)
     known = {name: facts[name] for name in ("class_names", "in_channels", "image_size")}
     given = {"data": known, "model": read_config(run).get("model")}
     model: L.LightningModule = parser.instantiate_classes(parser.parse_object(given)).model

@@ -4,8 +4,8 @@ from jsonargparse.typing import PositiveFloat
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..callbacks import EarlyStopping, LastCheckpoint, PredictionGrid
-from ..runs.direction import Mode, mode_by_name
-from .parser import LINKED
+from ..runs.direction import Mode
+from .links import add_links
 
 
 def add_options(parser: LightningArgumentParser, command: str | None) -> None:
@@ -35,15 +35,4 @@ def add_options(parser: LightningArgumentParser, command: str | None) -> None:
     parser.add_argument("--monitor_mode", type=Mode | None, help=text)
     text = "Stops when the monitored metric no longer improves; by default never."
     parser.add_argument("--early_stopping", type=EarlyStopping | None, help=text)
-    parser.link_arguments("monitor", "early_stopping.init_args.monitor")
-    # Until the model is there, which may know better.
-    parser.link_arguments("monitor", "early_stopping.init_args.mode", compute_fn=mode_or_min)
-    parser.link_arguments("monitor_mode", "model.init_args.monitor_mode")
-    parser.link_arguments("monitor", "model.init_args.monitor")
-    parser.link_arguments("seed_everything", "data.init_args.seed")
-    for name in LINKED:
-        parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
-
-
-def mode_or_min(monitor: str) -> Mode:
-    return mode_by_name(monitor) or "min"
+    add_links(parser)

@@ -26,8 +26,6 @@ DERIVED = {LRScheduler: ("T_max", "max_lr"), Metric: NUMBERS}
 OWN = (LightningModule, LightningDataModule)
 # Lightning has a class of the same name, so that the short one would be ambiguous.
 PLATEAU = "ReduceLROnPlateau"
-# Arguments of a model that are those of the data.
-LINKED = ("num_classes", "in_channels", "image_size", "num_features")
 # Of groups of options, in place of what Lightning's docstrings begin with.
 TITLES = {
     "<class 'lightning.pytorch.core.module": "The network, its loss and its optimiser",

@@ -1,4 +1,4 @@
-"""Where settings come from: configs, run folders and options, before they are parsed."""
+"""Where settings come from before they are parsed: configs, run folders and options."""
 
 import io
 import re
@@ -17,19 +17,15 @@ from ..runs.names import PROGRAM, nearest
 from ..runs.plain import load_yaml, read_yaml, setting_lines
 from ..runs.record import read_record
 from ..runs.settings import flatten
-from .parser import LINKED
-from .table import COMMANDS, DEFAULT_CONFIG, take_apart
-
-# Options whose values follow from others, so that their own would be ignored.
-FOLLOWS = {"--data.seed": "--seed_everything"}
-FOLLOWS |= {f"--{key}": "--monitor" for key in ("model.monitor", "early_stopping.monitor")}
-FOLLOWS |= {"--early_stopping.mode": "--monitor and --monitor_mode"}
-FOLLOWS |= {"--model.monitor_mode": "--monitor_mode"}
-FOLLOWS |= {f"--model.{key}": "--data" for key in LINKED}
+from .links import refuse_derived
+from .table import COMMANDS, DEFAULT_CONFIG, Given, take_apart
 
 
 def expand(args: list[str]) -> list[str]:
-    """Put configs first, as files, a run's before the others: all options win over them."""
+    """Return the arguments with all configs first, as files, and a run's before the others.
+
+    Thus every option wins over every config, wherever the two stand.
+    """
     if not args or args[0] not in COMMANDS:
         if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
             raise UsageError(f"the command comes first: {PROGRAM} fit --config cifar")
@@ -40,46 +36,42 @@ def expand(args: list[str]) -> list[str]:
                 f"{readable(arg)} is not UTF-8, and can't be an option: rename it, or give a link "
                 "to it that has another name"
             )
-    given = take_apart(args[1:])
+    command, given = args[0], take_apart(args[1:])
+    _check_options(command, given)
+    configs = given.configs
+    if not given.has_config and not given.asks_for_help:
+        rank_zero_info(f"No --config: this is {DEFAULT_CONFIG}, whose images are made on the spot.")
+        configs = [DEFAULT_CONFIG]
+    run = [] if given.run is None else _run_arguments(Path(given.run), command)
+    files = [part for name in configs for part in ("--config", str(find_config(name)))]
+    return [command, *run, *files, *given.options]
+
+
+def _check_options(command: str, given: Given) -> None:
+    """Refuse options that contradict each other, and those that follow from others."""
     names = {name for name, _ in given.settings}
-    asks = {"-h", "--help"} & set(args) or any(name.endswith(".help") for name in names)
-    if given.run is not None and "ckpt_path" in names and args[0] == "fit":
-        raise UsageError("--run goes on from the run's last.ckpt: leave out --ckpt_path")
+    if given.run is not None and "ckpt_path" in names and command == "fit":
+        raise UsageError("--run resumes from the run's last.ckpt: leave out --ckpt_path")
     if given.run is not None and "init_from" in names:
         raise UsageError("--init_from starts a new run: leave out --run")
     for name, value in given.settings:
-        _refuse_derived("", dict.fromkeys(_names(name, value), 0))
-    configs = given.configs
-    if not given.has_config and not asks:
-        rank_zero_info(f"No --config: this is {DEFAULT_CONFIG}, on images made on the spot.")
-        configs = [DEFAULT_CONFIG]
-    run = [] if given.run is None else _run_arguments(Path(given.run), args[0])
-    files = [part for name in configs for part in ("--config", str(find_config(name)))]
-    return [args[0], *run, *files, *given.options]
+        refuse_derived(_set_by(name, value))
 
 
-def _names(name: str, value: str) -> list[str]:
-    """The settings of an option whose value may be a mapping of them."""
+def _set_by(name: str, value: str) -> list[str]:
+    """Return the options that an option sets: itself, or the keys of a mapping."""
     if value.startswith("{"):
         with suppress(yaml.YAMLError):
             return [f"{name}.{key}" for key, _ in flatten(load_yaml(value))]
     return [name]
 
 
-def _refuse_derived(file: str, lines: dict[str, int]) -> None:
-    """Refuse options that follow from others, by which their own values would be replaced."""
-    for name in lines:
-        if source := FOLLOWS.get(f"--{name}"):
-            place = f"{file}, line {lines[name]}: " if file else ""
-            raise UsageError(f"{place}--{name} follows from {source}, and can't be set by itself")
-
-
 def locate(message: str, args: list[str]) -> str:
-    """The sentence for a refused option, with file and line if its value is of a config.
+    """Return the sentence for a refused option, with file and line if a config has set it.
 
     Args:
         message: Sentence that names the option.
-        args: Arguments, with the files of the configs.
+        args: Arguments with the files of the configs, as `expand` returns them.
     """
     given, found = take_apart(args), re.search(r"--([\w.]+)", message)
     if not found:
@@ -95,7 +87,7 @@ def locate(message: str, args: list[str]) -> str:
 
 
 def check_sections(files: list[str], known: set[str]) -> None:
-    """Refuse a misspelt section with nothing in it, which jsonargparse passes over."""
+    """Refuse a misspelt section without any content, which jsonargparse ignores."""
     for file in files:
         for name in read_yaml(Path(file)):
             if name not in known:
@@ -106,7 +98,7 @@ def check_sections(files: list[str], known: set[str]) -> None:
 
 @contextmanager
 def only_config(args: list[str]) -> Iterator[None]:
-    """Keep what a user's modules print out of the output of `--print_config`, which is YAML."""
+    """Keep the prints of a user's modules out of the YAML that `--print_config` writes."""
     if not any(arg.partition("=")[0] == "--print_config" for arg in args):
         yield
         return
@@ -121,17 +113,17 @@ def only_config(args: list[str]) -> Iterator[None]:
 
 
 def config_folder() -> Path:
-    """The folder of the shipped configs: in the installed package, or beside it in a checkout."""
+    """Return the folder of the shipped configs: in the installed package, or beside it."""
     package = Path(__file__).parents[1]
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
 
 
 def find_config(name: str) -> Path:
-    """The file of a config: a path, or a name such as `cifar` or `presets/bf16` from anywhere.
+    """Return the file of a config: a path, or a name such as `cifar` or `presets/bf16`.
 
     Raises:
-        UsageError: If there is none.
+        UsageError: If there is no such config, or it can't be read.
     """
     folder = config_folder()
     short = name.removeprefix("configs/").removesuffix(".yaml")
@@ -139,7 +131,8 @@ def find_config(name: str) -> Path:
         if path.exists() and not path.is_dir():
             try:
                 read_yaml(path)
-                _refuse_derived(str(path), setting_lines(read_text(path)))
+                for option, line in setting_lines(read_text(path)).items():
+                    refuse_derived([option], f"{path}, line {line}: ")
             except UsageError:
                 raise
             except (ValueError, OSError) as error:
@@ -147,16 +140,17 @@ def find_config(name: str) -> Path:
             return path
     shipped = [str(p.relative_to(folder).with_suffix("")) for p in sorted(folder.rglob("*.yaml"))]
     raise UsageError(
-        f"no config {name!r}{nearest(short, shipped)}; shipped are {', '.join(shipped)}"
+        f"no config {name!r}{nearest(short, shipped)}; the shipped ones are {', '.join(shipped)}"
     )
 
 
 def _run_arguments(run: Path, command: str) -> list[str]:
+    """Return the options that take config and checkpoint from a run folder."""
     read_record(run)
     check_folder(run)  # before another library opens one of its files
     read_config(run)
     arguments = ["--config", str(run / CONFIG), "--run", str(run)]
-    if command in ("check", "lr_find"):  # which look at the untrained network
+    if command in ("check", "lr_find"):  # which start from the untrained network
         return arguments
     checkpoint = run / (LAST if command == "fit" else BEST)
     check_regular(checkpoint)

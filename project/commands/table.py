@@ -8,30 +8,30 @@ from typing import NamedTuple, NoReturn
 from ..runs.errors import UsageError
 from ..runs.names import PROGRAM
 
-DEFAULT_CONFIG = "synthetic"  # which can be tried without any data
+DEFAULT_CONFIG = "synthetic"  # which needs no data
 COMMANDS = ("fit", "validate", "test", "predict", "check", "lr_find")
 # Commands with a parser of their own, and their modules; all but export start without torch.
 OWN_MAIN = {name: f"{__package__}.{name}" for name in ("seed_noise", "compare", "runs", "export")}
 TEXTS = {
-    "fit": "Train a model. All about the run is kept in runs/NAME/version_N.",
+    "fit": "Train a model. Everything about the run is kept in runs/NAME/version_N.",
     "validate": "Measure the best epoch of a run on its validation images.",
     "test": "Measure the best epoch of a run on its test images: once, at the end.",
-    "predict": "Write what a run says of each test image, or of each image in a folder.",
-    "check": "Find out in seconds whether a run can work, and if not, why; nothing is trained.",
-    "lr_find": "Draw the loss over the learning rate, and name a range to begin with.",
-    "seed_noise": "Train once per seed, and report how far results differ by chance.",
+    "predict": "Write a run's predictions for the test images, or for a folder of images.",
+    "check": "Find out in seconds whether a run can work, and why not; nothing is trained.",
+    "lr_find": "Draw the loss over the learning rate, and suggest a range to start with.",
+    "seed_noise": "Train once per seed, and report how much results differ by chance.",
     "compare": "Compare sets of runs: difference, interval and verdict.",
-    "runs": "List runs: how they stand, and what came out.",
+    "runs": "List runs with their status and results.",
     "export": "Write the network of a run as one file that runs without this package.",
 }
 
 
 class OptionParser(argparse.ArgumentParser):
-    """Reports errors in one sentence, and takes no abbreviations.
+    """A parser that reports errors in one sentence and takes no abbreviations.
 
     Args:
-        command: Its name.
-        text: What it does.
+        command: Name of the command.
+        text: Description of the command, in which `%(prog)s` is how it is called.
     """
 
     def __init__(self, command: str, text: str) -> None:
@@ -47,18 +47,18 @@ class OptionParser(argparse.ArgumentParser):
 
 
 def check_name(name: str) -> None:
-    """Refuse the name of a run whose folder would not be below the folder of all runs."""
+    """Refuse a name of a run whose folder would not lie below the folder of all runs."""
     path = PurePath(name)
     if not path.parts or path.is_absolute() or ".." in path.parts or not name.isprintable():
         raise UsageError(f"--name {name!r} is not the name of a folder below the folder of runs")
 
 
 class Given(NamedTuple):
-    """Arguments of a command of COMMANDS, taken apart.
+    """The arguments of a command of COMMANDS, taken apart.
 
     Args:
         configs: Values of `--config`, in their order.
-        run: Value of `--run`, if any.
+        run: Value of `--run`, if it is given.
         options: All other arguments, in their order.
     """
 
@@ -71,15 +71,21 @@ class Given(NamedTuple):
         """Names of the options, without dashes, and their values, which may be empty."""
         pairs = []
         for arg, value in pairwise([*self.options, ""]):
-            if arg.startswith("--"):
+            if _is_option(arg):
                 name, equals, own = arg[2:].partition("=")
-                value = own if equals else "" if value.startswith("--") else value
+                value = own if equals else "" if _is_option(value) else value
                 pairs.append((name.replace(".init_args", ""), value))
         return pairs
 
     @property
+    def asks_for_help(self) -> bool:
+        """Whether the arguments ask for the help of the command or of a class."""
+        names = [name.rpartition(".")[2] for name, _ in self.settings]
+        return "help" in names or "-h" in self.options
+
+    @property
     def has_config(self) -> bool:
-        """Whether it says what is to be trained on what."""
+        """Whether the arguments say which model is trained on which data."""
         names = {name for name, _ in self.settings}
         return bool(self.configs or self.run) or {"model", "data"} <= names
 
@@ -91,6 +97,11 @@ class Given(NamedTuple):
         return Path(self.configs[0]).stem if self.configs else "run"
 
 
+def _is_option(arg: str) -> bool:
+    """Return whether argparse reads an argument as an option, and not as the value of one."""
+    return arg.startswith("--") and " " not in arg.partition("=")[0]
+
+
 class _Sources(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         name = message.removeprefix("argument ").split(":")[0].split("/")[-1]
@@ -98,7 +109,7 @@ class _Sources(argparse.ArgumentParser):
 
 
 def take_apart(args: list[str]) -> Given:
-    """Tell configs and a run from the other options, wherever they stand."""
+    """Separate configs and a run from the other options, wherever they stand."""
     parser = _Sources(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     parser.add_argument("-c", "--config", action="append", default=[])
     parser.add_argument("--run", default=None)

@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import ProgressBar as LightningBar
 from lightning.pytorch.callbacks import RichProgressBar, Timer, TQDMProgressBar
 
 from project.commands.cli import CLI, main
+from project.commands.links import FOLLOWS, LINKS
 from project.commands.sources import expand
 from project.commands.table import take_apart
 from project.commands.variants import configure
@@ -40,6 +41,39 @@ def test_configs_come_first_wherever_they_stand() -> None:
 def test_a_value_is_not_taken_for_an_option(value: str) -> None:
     assert take_apart([f"--name={value}", "--x", "1"]).options == [f"--name={value}", "--x", "1"]
     assert take_apart(["--name", "-c=a b", "--trainer.callbacks+", "X"]).configs == ["a b"]
+
+
+@pytest.mark.parametrize("value", ["--data.seed=1", "--help", "--help me", "--model x", "-h x"])
+def test_a_value_that_looks_like_an_option_stays_a_value(value: str) -> None:
+    for args in [[f"--name={value}"], *([["--name", value]] if " " in value else [])]:
+        given = take_apart(args)
+        assert given.settings == [("name", value)]
+        assert not given.asks_for_help
+        assert settings(*args).name == value
+
+
+@pytest.mark.parametrize("target", sorted(FOLLOWS))
+def test_what_follows_from_another_option_can_be_set_nowhere(target: str) -> None:
+    section, name = target.split(".")
+    origin = re.escape(FOLLOWS[target])
+    for option in (f"--{target}", f"--{section}.init_args.{name}"):
+        for args in ([option, "1"], [f"{option}=1"], [f"--{section}={{{name}: 1}}"]):
+            with pytest.raises(UsageError, match=f"^--{target} is set by {origin}: set that inst"):
+                expand(["fit", *args])
+    for text in (f"{name}: 1", f"init_args: {{{name}: 1}}"):
+        Path("own.yaml").write_text(f"trainer: {{}}\n{section}:\n  {text}\n")
+        with pytest.raises(UsageError, match=f"own.yaml, line 3: --{target} is set by {origin}"):
+            expand(["fit", "--config", "own.yaml"])
+
+
+def test_each_link_reaches_its_class() -> None:
+    args = ["--seed_everything", "3", "--monitor", "val/wer", "--monitor_mode", "max"]
+    found = settings(*args, "--early_stopping.patience", "2")
+    sections = {"data": found.data, "model": found.model, "early_stopping": found.early_stopping}
+    for link in LINKS:
+        section, name = link.target.split(".")
+        expected = found["monitor_mode" if name == "mode" else link.sources[0]]
+        assert sections[section].init_args[name] == expected, link
 
 
 def test_named_model_and_data_need_no_config(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,10 +118,10 @@ YAMLS: dict[str, tuple[str | bytes, str]] = {
         "data:\n  class_path: CIFAR10DataModule\n  init_args: {seed: 1}\n",
         "line 3: --data.seed",
     ),
-    "mode": ("early_stopping:\n  mode: max\n", "line 2: --early_stopping.mode follows"),
+    "mode": ("early_stopping:\n  mode: max\n", "line 2: --early_stopping.mode is set by"),
     "classes": (
         "model:\n  init_args:\n    num_classes: 3\n",
-        "line 3: --model.num_classes follows",
+        "line 3: --model.num_classes is set by --data",
     ),
     "a misspelt option": ("trainer:\n  max_epoc: 1\n", r"line 2: .*mean --trainer.max_epochs\?"),
     "a wrong type": (
@@ -120,8 +154,11 @@ OPTIONS = {
         ["--model.optimizer", "AdamW", "--model.optimizer.betas", "(0.9,0.95)"],
         r"\[0.9,0.95\]",
     ),
-    "derived": (["--data.init_args.seed", "1"], "--data.seed follows"),
-    "derived in a mapping": (["--early_stopping", "{mode: max}"], "--early_stopping.mode follows"),
+    "derived": (["--data.init_args.seed", "1"], "--data.seed is set by"),
+    "derived in a mapping": (
+        ["--early_stopping", "{mode: max}"],
+        "--early_stopping.mode is set by",
+    ),
     "a module": (["--model", "no_such_module.Net"], "no module 'no_such_module'"),
     "a class of a module": (["--model", "project.models.MPL"], r"no MPL \(did you mean MLP\?\)"),
     "a model like a callback": (["--model", "Backbone"], "no class 'Backbone' for --model$"),

@@ -154,7 +154,7 @@ def test_a_record_says_it_for_all_stages_and_old_ones_nothing() -> None:
 
 
 def test_the_option_of_early_stopping_is_derived() -> None:
-    with pytest.raises(UsageError, match="early_stopping.mode follows from --monitor and --mon"):
+    with pytest.raises(UsageError, match="early_stopping.mode is set by --monitor and --mon"):
         main([*FIT, "--early_stopping.mode", "max"])
     config: dict[str, Any] = yaml.safe_load("{monitor: val/f1, monitor_mode: max}")
     Path("more.yaml").write_text(yaml.safe_dump(config))
