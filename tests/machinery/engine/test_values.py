@@ -135,7 +135,7 @@ def test_a_data_module_of_dicts_keeps_its_position_and_knows_its_data() -> None:
     resumed = Module({name: NAMED[name].clone() for name in ("features", "tokens")}, MASKS)
     resumed.load_state_dict(state)
     assert_equal(list(resumed.train_dataloader()), list(batches))
-    changed = Module(NAMED | {"features": FEATURES + 1e-6}, MASKS)
+    changed = Module(NAMED | {"tokens": TOKENS + 1}, MASKS)
     renamed = Module({"tokens": TOKENS, "f": FEATURES}, MASKS)
     masks = MASKS.clone()
     masks[3, 0, 0] += 1
