@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from project import models
-from project.callbacks import EarlyStopping
+from project.callbacks import Callbacks
 from project.commands.cli import CLI
 from project.commands.links import FOLLOWS
 from project.commands.sources import config_folder
@@ -108,8 +108,9 @@ def options() -> dict[str, list[str]]:
         "--data": list(subclasses(LightningDataModule)),
         "--model.optimizer": list(subclasses(Optimizer)),
         "--model.lr_scheduler": list(subclasses(LRScheduler)),
-        "--early_stopping": [EarlyStopping],
     }
+    for field, kind in typing.get_type_hints(Callbacks).items():
+        kinds[f"--{field}"] = [part for part in typing.get_args(kind) if part is not type(None)]
     for option, classes in kinds.items():
         found |= class_options(option, [kind for kind in classes if not is_hidden(kind)])
     return {name: found[name] for name in sorted(found) if name[2:] not in FOLLOWS}

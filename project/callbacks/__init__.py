@@ -1,10 +1,15 @@
-"""The callbacks of a run: each is one fact about it, and here is the list, in its order."""
+"""The list of what a run has. Each line is an option, too: `--pictures null` leaves it out.
 
-from pathlib import Path
-from typing import Any
+To add a callback or a picture of your own, write it in a file of this folder, as in
+`histograms.py`, and add a line to the list.
+"""
 
-from lightning.pytorch.callbacks import Callback, LearningRateMonitor
+from dataclasses import dataclass
 
+from jsonargparse.typing import lazy_instance
+from lightning.pytorch.callbacks import LearningRateMonitor
+
+from project.callbacks.histograms import WeightHistogramMonitor
 from project.callbacks.pictures import CurvesMonitor, PredictionGrid
 from project.engine.finite import FiniteCheck
 from project.engine.monitor_check import MonitorCheck
@@ -12,60 +17,35 @@ from project.engine.progress import ProgressBar
 from project.engine.restore_best import RestoreBest
 from project.engine.rng import RNGState
 from project.engine.run_record import RunRecord
-from project.engine.saving import (
-    BestCheckpoint,
-    EarlyStopping,
-    LastCheckpoint,
-    run_checkpoints,
-)
-from project.engine.step_monitor import StepMonitor, TensorBoardRecord, WeightHistogramMonitor
-from project.engine.storable_check import StorableCheck
+from project.engine.saving import BestCheckpoint, EarlyStopping, LastCheckpoint, run_checkpoints
+from project.engine.step_monitor import StepMonitor
 from project.preflight.check import OverfitOneBatch
 from project.preflight.init_loss import InitLossCheck
-from project.runs.direction import Mode
-
-__all__ = ["BestCheckpoint", "EarlyStopping", "LastCheckpoint", "RNGState", "run_checkpoints"]
-__all__ += ["FiniteCheck", "InitLossCheck", "MonitorCheck", "OverfitOneBatch"]
-__all__ += ["CurvesMonitor", "PredictionGrid", "ProgressBar", "RestoreBest", "RunRecord"]
-__all__ += ["StepMonitor", "TensorBoardRecord", "WeightHistogramMonitor"]
-__all__ += ["run_callbacks"]
 
 
-def run_callbacks(
-    run: Path,
-    config: dict[str, Any],
-    command: list[str],
-    modes: dict[str, Mode],
-    stopping: EarlyStopping | None,
-    last: LastCheckpoint,
-    pictures: PredictionGrid,
-) -> list[Callback]:
-    """What refuses, watches, records and saves a run, in the order in which one needs another.
+@dataclass
+class Callbacks:
+    """What a run has, in this order; null leaves one out.
 
     Args:
-        run: Its folder.
-        config: Its configuration, in plain types.
-        command: The arguments of the command line.
-        modes: Directions of metrics, the monitored one among them.
-        stopping: Early stopping, if any.
-        last: The checkpoint to resume from.
-        pictures: Of the validation images.
+        early_stopping: Stops when the monitored metric no longer improves; by default never.
+        finite_check: Stops at the first training loss that is NaN or infinite.
+        lr_monitor: Logs the learning rate.
+        step_monitor: Logs the gradient norm and the images per second.
+        curves: Draws curves.png from metrics.csv.
+        pictures: Draws the predictions for the validation images.
     """
-    trainer, monitor = config["trainer"], config["monitor"]
-    if stopping is not None:
-        stopping.follow(modes[monitor])
-    callbacks = [MonitorCheck(monitor), *filter(None, [stopping]), FiniteCheck()]
-    if trainer["logger"] is not False:
-        callbacks += [LearningRateMonitor(), StepMonitor()]
-    if trainer["fast_dev_run"]:
-        return callbacks
-    if config["preflight"]:
-        callbacks += [] if config["init_from"] else [InitLossCheck()]
-        callbacks.append(OverfitOneBatch())
-    callbacks += [RunRecord(run, config, command, modes), RestoreBest(run)]
-    callbacks += [TensorBoardRecord(config)]
-    callbacks += [CurvesMonitor(), pictures]
-    if trainer["enable_checkpointing"] is not False:
-        callbacks.append(StorableCheck())
-        callbacks += run_checkpoints(run, monitor, modes[monitor], last)
-    return callbacks
+
+    early_stopping: EarlyStopping | None = None
+    finite_check: FiniteCheck | None = lazy_instance(FiniteCheck)
+    lr_monitor: LearningRateMonitor | None = lazy_instance(LearningRateMonitor)
+    step_monitor: StepMonitor | None = lazy_instance(StepMonitor)
+    curves: CurvesMonitor | None = lazy_instance(CurvesMonitor)
+    pictures: PredictionGrid | None = lazy_instance(PredictionGrid)
+
+
+# What tests and notebooks take from here, and what `--trainer.callbacks+` finds by its short name.
+__all__ = ["BestCheckpoint", "Callbacks", "CurvesMonitor", "EarlyStopping", "FiniteCheck"]
+__all__ += ["InitLossCheck", "LastCheckpoint", "MonitorCheck", "OverfitOneBatch", "PredictionGrid"]
+__all__ += ["ProgressBar", "RNGState", "RestoreBest", "RunRecord", "StepMonitor"]
+__all__ += ["WeightHistogramMonitor", "run_checkpoints"]

@@ -30,7 +30,8 @@ from .evaluate import (
     use_photos,
     write_predictions,
 )
-from .fit import check_resumed, fit_arguments, listed, print_summary, train
+from .fit import check_resumed, print_summary, train
+from .fit_trainer import fit_arguments, listed
 from .limits import check_callbacks
 from .lr_find import LR_FIND_TRAINER, find_range
 from .lr_range import LRRange

@@ -1,4 +1,4 @@
-"""`fit`: what a run's trainer has, what is said if training fails, and what at its end."""
+"""`fit`: training, what is said if it fails, and what at its end."""
 
 import shlex
 from dataclasses import replace
@@ -6,90 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from jsonargparse import Namespace
-from lightning.fabric.plugins.environments import (  # type: ignore[attr-defined]
-    SLURMEnvironment,
-    TorchElasticEnvironment,
-)
-from lightning.pytorch.callbacks import Callback, ModelSummary
-from lightning.pytorch.loggers import Logger
 
-from ..callbacks import RNGState, run_callbacks
-from ..engine.checkpoint_io import AtomicCheckpointIO
-from ..engine.exact import ResumeCheck
 from ..engine.failures import claim
 from ..engine.image_files import DamagedImageError
-from ..engine.live import LiveState
-from ..engine.loggers import is_rank_zero, run_loggers
-from ..engine.monitored import model_modes, monitor_mode
-from ..engine.processes import SameStart, end_children, join
-from ..engine.progress import LayerTable
+from ..engine.loggers import is_rank_zero
+from ..engine.processes import end_children, join
 from ..engine.restore_best import find_restored
 from ..engine.restoring import from_checkpoint
 from ..engine.weights import check_fits, check_same_classes
-from ..runs.errors import UsageError
 from ..runs.folder import LAST, RECORD
 from ..runs.names import PROGRAM
 from ..runs.summary import kept, summary
 from .plan import RunPlan
-
-
-def fit_arguments(
-    plan: RunPlan,
-    options: Namespace,
-    command: list[str],
-    model: L.LightningModule,
-    callbacks: list[Callback],
-    loggers: list[Logger],
-) -> dict[str, Any]:
-    """Return callbacks, plugins and loggers of a run, as arguments of its trainer.
-
-    Args:
-        plan: Plan of the run.
-        options: Options of the command, with classes instantiated.
-        command: Arguments of the command line.
-        model: Model to train.
-        callbacks: Callbacks that were named, and the progress bar.
-        loggers: Loggers that were named.
-    """
-    trainer = options.trainer
-    if trainer.limit_train_batches == 0:
-        raise UsageError("--trainer.limit_train_batches 0 leaves nothing to train: leave it out")
-    monitor = plan.config["monitor"]
-    modes = {f"val/{name}": mode for name, mode in model_modes(model).items()}
-    modes[monitor] = monitor_mode(monitor, plan.config["monitor_mode"], model)
-    given = (options.early_stopping, options.checkpoint, options.pictures)
-    start = f"at step {plan.step} of {plan.folder.name}" if plan.checkpoint else "anew"
-    arguments: dict[str, Any] = {
-        "callbacks": [
-            RNGState(),
-            LiveState(),
-            *callbacks,
-            SameStart(start),
-            ResumeCheck(list(plan.doubts)),
-            *run_callbacks(plan.folder, plan.config, command, modes, *given),
-        ],
-        "plugins": [*listed(trainer.plugins), AtomicCheckpointIO(), *_environment()],
-    }
-    tables = [callback for callback in callbacks if isinstance(callback, ModelSummary)]
-    if trainer.enable_model_summary is not False and not tables:
-        arguments["callbacks"].append(LayerTable())
-        arguments["enable_model_summary"] = False  # Lightning's own
-    if trainer.logger is not False:
-        arguments["logger"] = [*run_loggers(plan.folder, plan.step), *loggers]
-    return arguments
-
-
-def listed(one_or_more: Any) -> list[Any]:
-    """Return the value of an option that takes one or several as a list of its own."""
-    return [*one_or_more] if isinstance(one_or_more, list) else [*filter(None, [one_or_more])]
-
-
-def _environment() -> list[SLURMEnvironment]:
-    """Return SLURM's without Lightning's own requeue, which saves in the middle of a step."""
-    if TorchElasticEnvironment.detect() or not SLURMEnvironment.detect():
-        return []
-    return [SLURMEnvironment(auto_requeue=False)]
 
 
 def check_resumed(plan: RunPlan, model: L.LightningModule, names: list[str] | None) -> None:

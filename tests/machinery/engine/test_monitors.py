@@ -25,7 +25,6 @@ from project.callbacks import (
     RNGState,
     RunRecord,
     StepMonitor,
-    TensorBoardRecord,
     WeightHistogramMonitor,
     run_checkpoints,
 )
@@ -35,6 +34,7 @@ from project.engine import step_monitor as monitors
 from project.engine.checkpoint_io import AtomicCheckpointIO, load_checkpoint
 from project.engine.loggers import run_loggers
 from project.engine.restore_best import RestoreBest
+from project.engine.step_monitor import TensorBoardRecord
 from project.models import MLP
 from project.runs.folder import BEST, LAST
 

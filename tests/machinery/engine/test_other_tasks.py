@@ -14,11 +14,16 @@ from lightning.pytorch.strategies import FSDPStrategy
 from other_tasks import KINDS, SIZE
 from torch import Tensor, nn
 
-from project.callbacks import CurvesMonitor, PredictionGrid, pictures
+from project.callbacks import (
+    CurvesMonitor,
+    PredictionGrid,
+    WeightHistogramMonitor,
+    pictures,
+)
 from project.commands import predict as outputs
 from project.commands.cli import main
 from project.engine.batch_size import batch_size_of
-from project.engine.step_monitor import WeightHistogramMonitor, gradient_norm
+from project.engine.step_monitor import gradient_norm
 from project.runs.sets import read_metrics
 
 QUIET = ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]

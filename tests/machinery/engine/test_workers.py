@@ -21,8 +21,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from project.callbacks import run_callbacks
 from project.commands.cli import main
+from project.commands.fit_trainer import run_callbacks
 from project.engine import image_files, workers
 from project.engine.checkpoint_io import load_checkpoint
 from project.engine.failures import user_error
@@ -287,7 +287,7 @@ def test_a_damaged_image_within_a_run_is_one_sentence(
 
     monkeypatch.setattr(image_files, "read_image", read)
     monkeypatch.setattr(
-        "project.commands.fit.run_callbacks", lambda *a: [Breaks(), *run_callbacks(*a)]
+        "project.commands.fit_trainer.run_callbacks", lambda *a: [Breaks(), *run_callbacks(*a)]
     )
     args = [*FIT, f"--data.num_workers={num_workers}", "--data.val_size=0.5", "--name=damaged"]
     assert exit_code(args) == 1
