@@ -1,36 +1,42 @@
-"""Pictures of a run: its curves while it goes on, and what its model says of the validation set."""
+"""Pictures of a run: its curves while it trains, and its predictions for the validation images."""
 
 import importlib
 import io
 import math
 import sys
 import time
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
-import torch.nn.functional as F
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
 from torch import Tensor
 
 from project.callbacks.prediction_figures import (
+    ClassPredictions,
+    OtherPredictions,
     Predictions,
     draw_confusion,
     draw_grid,
     draw_hardest,
+    hardest,
+    short_names,
+    spread,
 )
 from project.engine.harmless import Harmless
 from project.engine.image_datamodule import ImageDataModule
 from project.engine.loggers import tensorboards
+from project.engine.objective import Objective
+from project.engine.protocols import objective_of
 from project.engine.restore_best import find_restored
 from project.engine.run_record import find_record
 from project.engine.saving import BestCheckpoint
-from project.engine.targets import are_classes, kind
+from project.engine.targets import kind
+from project.engine.validation_pass import evaluate, evaluating, outputs_of
 from project.reports.curves import CURVES, draw_curves, save_figure
 
 FIRST_AFTER_S = 10.0  # a short run needs no curves before its end
@@ -42,8 +48,8 @@ class PredictionGrid(Harmless, Callback):
 
     They are in the run folder and in TensorBoard, as `val/predictions`, `val/confusion` and
     `val/hardest`. The examples are evaluated in a pass of its own, which leaves the run as it was.
-    Nothing is drawn without the validation examples of an `ImageDataModule`. Targets other than one
-    class for each image, outputs other than logits and any error cost a warning, and the pictures.
+    Nothing is drawn without the validation examples of an `ImageDataModule`, and the confusion of
+    classes only if there are some. An error costs a warning and the pictures, and not the run.
 
     Args:
         every_n_epochs: Epochs between the drawings; 0 draws at the end alone. At the end they are
@@ -77,9 +83,10 @@ class PredictionGrid(Harmless, Callback):
         data = trainer.datamodule  # type: ignore[attr-defined]
         figures = {
             "predictions": draw_grid(said, data, title),
-            "confusion": draw_confusion(said, data.class_names, title),
             "hardest": draw_hardest(said, data, title),
         }
+        if isinstance(said, ClassPredictions):
+            figures["confusion"] = draw_confusion(said, data.class_names, title)
         for name, figure in figures.items():
             png = save_figure(figure, run / f"{name}.png")
             pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
@@ -150,59 +157,43 @@ def monitored(trainer: L.Trainer) -> str:
 
 
 def predict_validation(trainer: L.Trainer, model: L.LightningModule) -> Predictions | None:
-    """Evaluate a model, which stays as it is, on the run's validation batches; all ranks call this
-    at the same time, each for its share.
+    """Evaluate a network on the run's validation images; all ranks call this together.
+
+    Returns:
+        None without validation images.
 
     Raises:
-        ValueError: If targets or outputs are not those of a classification.
-        RuntimeError: If another rank has failed, on all the others.
+        ValueError: If nothing says what the network is trained for.
     """
     data = trainer.datamodule  # type: ignore[attr-defined]
     num_batches = int(sum(trainer.num_val_batches))
     if not isinstance(data, ImageDataModule) or "val" not in data.sets or num_batches == 0:
         return None
-    said, failure = torch.zeros(0), None
-    try:
-        said = _share(trainer, model, data, num_batches)
-    except Exception as error:  # of the user's model, perhaps on this rank alone
-        failure = error
-    if not trainer.strategy.reduce_boolean_decision(failure is None):
-        raise failure or RuntimeError("another process of the run has failed")
-    classes, probabilities, losses = trainer.strategy.reduce(said, reduce_op="sum").cpu().unbind(1)
-    labels = data.sets["val"][1][data.sets["val"][2]][: len(said)]
-    return Predictions(labels, classes.long(), probabilities, losses)
+    _, targets, indices = data.sets["val"]
+    objective = objective_of(model, targets)
+    if objective is None:
+        raise ValueError(
+            "they show one class for each image, unless the model has an objective, and the "
+            f"targets are {kind(targets)}"
+        )
+    seen = evaluate(trainer, model, objective, num_batches)
+    losses, classes, probabilities = seen.losses, seen.classes, seen.probabilities
+    if classes is not None and probabilities is not None and isinstance(targets, Tensor):
+        labels = objective.labels(targets[indices[: len(losses)]])
+        return ClassPredictions(labels, classes, probabilities, losses)
+    shown = sorted({*spread(losses), *hardest(losses)})
+    return OtherPredictions(losses, _captions(trainer, model, objective, shown))
 
 
 @torch.no_grad()
-def _share(
-    trainer: L.Trainer, model: L.LightningModule, data: ImageDataModule, num_batches: int
-) -> Tensor:
-    """Class, probability and loss of each example, float32 (N, 3); zeros for those of others."""
-    loader: Any = data.val_dataloader()  # another one than the trainer's, which has a position
-    _, labels, indices = data.sets["val"]
-    if not are_classes(labels):
-        raise ValueError(f"they show one class for each image, and the targets are {kind(labels)}")
-    size = min(len(indices), num_batches * loader.batch_size)
-    said = torch.zeros(size, 3, dtype=torch.float32, device=model.device)
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        for k, batch in enumerate(islice(loader, num_batches)):
-            batch = trainer.precision_plugin.convert_input(batch)
-            images, targets = trainer.strategy.batch_to_device(batch)
-            with trainer.precision_plugin.forward_context():
-                logits = model(images)
-            if not isinstance(logits, Tensor) or logits.ndim != 2:
-                raise ValueError(
-                    f"they need logits (N, classes), and the model gives {kind(logits)}"
-                )
-            logits = logits.float()
-            probabilities, classes = logits.softmax(1).max(1)
-            losses = F.cross_entropy(logits, targets, reduction="none")
-            own = slice(trainer.global_rank, None, trainer.world_size)
-            share = said[k * loader.batch_size :][: loader.batch_size]
-            share[own] = torch.stack((classes, probabilities, losses), 1)
-    finally:
-        for module, mode in modes:
-            module.training = mode
-    return said
+def _captions(
+    trainer: L.Trainer, model: L.LightningModule, objective: Objective, shown: list[int]
+) -> dict[int, tuple[str, bool | None]]:
+    """Return what is predicted for some validation images, and whether it is right."""
+    data: ImageDataModule = trainer.datamodule  # type: ignore[attr-defined]
+    with evaluating(model):
+        outputs, targets = outputs_of(trainer, model, data.pick("val", shown))
+    right = objective.correct(outputs, targets)
+    texts = objective.captions(outputs, targets, short_names(data.class_names))
+    signs = [None] * len(shown) if right is None else right.tolist()
+    return dict(zip(shown, zip(texts, signs, strict=True), strict=True))

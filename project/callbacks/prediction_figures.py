@@ -6,6 +6,7 @@ Legend: N examples, K classes.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
@@ -21,11 +22,24 @@ DIGIT = 0.64  # width of a digit by the size of the font
 NAME = 16  # characters of a class name; longer ones lose their middle
 RIGHT = ("✓", "#0072B2", 1.0)  # sign, colour and width of the frame, in points
 WRONG = ("✗", "#D55E00", 4.0)  # told apart without colours too
+SIGNS = "✓ right, ✗ wrong"
+LEGEND = f"{SIGNS}: predicted class and its probability"
+
+
+class Predictions(Protocol):
+    """What a network predicts for the first N validation examples, in their order."""
+
+    @property
+    def losses(self) -> Tensor:
+        """The loss of each example, float32 (N,)."""
+
+    def caption(self, i: int, class_names: Sequence[str]) -> tuple[str, bool | None]:
+        """Return what is predicted for an example, and whether it is right, if anything tells."""
 
 
 @dataclass(frozen=True)
-class Predictions:
-    """What a model says of the first N validation examples, in their order."""
+class ClassPredictions:
+    """Predicted classes of the first N validation examples, in their order."""
 
     labels: Tensor  # int64 (N,), the true classes
     classes: Tensor  # int64 (N,), the predicted ones
@@ -35,22 +49,48 @@ class Predictions:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def caption(self, i: int, class_names: Sequence[str]) -> tuple[str, bool | None]:
+        label, predicted = int(self.labels[i]), int(self.classes[i])
+        text = f"{class_names[predicted]} {_percent(float(self.probabilities[i]))}"
+        right = label == predicted
+        return text + ("" if right else f"\ntrue: {class_names[label]}"), right
+
+
+@dataclass(frozen=True)
+class OtherPredictions:
+    """Predictions that are not classes, as text for the examples that are shown."""
+
+    losses: Tensor  # float32 (N,)
+    captions: dict[int, tuple[str, bool | None]]
+
+    def caption(self, i: int, class_names: Sequence[str]) -> tuple[str, bool | None]:
+        return self.captions[i]
+
+
+def spread(losses: Tensor) -> list[int]:
+    """Return examples at equal distances in the set: the same ones for each network."""
+    count = min(SHOWN, len(losses))
+    return [i * len(losses) // count for i in range(count)]
+
+
+def hardest(losses: Tensor) -> list[int]:
+    """Return the examples with the highest loss, the highest first."""
+    return losses.argsort(descending=True)[:SHOWN].tolist()
+
 
 def draw_grid(said: Predictions, data: ImageDataModule, title: str) -> Figure:
-    """Validation images at equal distances in the set: the same ones for each model."""
-    count = min(SHOWN, len(said))
-    shown = [i * len(said) // count for i in range(count)]
-    heading = f"{count} of {len(said):,} validation images; {title}"
+    """Draw some validation images, the same ones for each network."""
+    shown = spread(said.losses)
+    heading = f"{len(shown)} of {len(said.losses):,} validation images; {title}"
     return _draw_images(said, data, shown, heading, losses=False)
 
 
 def draw_hardest(said: Predictions, data: ImageDataModule, title: str) -> Figure:
-    """The validation images with the highest loss, the highest first."""
-    shown = said.losses.argsort(descending=True)[:SHOWN].tolist()
+    """Draw the validation images with the highest loss, the highest first."""
+    shown = hardest(said.losses)
     share = said.losses[shown].sum() / said.losses.sum()
-    heading = (
-        f"The {len(shown)} hardest of {len(said):,} validation images, {share:.0%} of the loss"
-    )
+    total = len(said.losses)
+    heading = f"The {len(shown)} hardest of {total:,} validation images, {share:.0%} of the loss"
     return _draw_images(said, data, shown, f"{heading}; {title}", losses=True)
 
 
@@ -59,19 +99,18 @@ def _draw_images(
 ) -> Figure:
     images, _, indices = data.sets["val"]
     figure, grid = _grid([images[int(indices[i])] for i in shown], 2.25 if losses else 2.1)
-    names = short_names(data.class_names)
+    names, known = short_names(data.class_names), False
     for axes, i in zip(grid, shown, strict=True):
-        label, predicted = int(said.labels[i]), int(said.classes[i])
-        right = label == predicted
-        caption = f"{names[predicted]} {_percent(float(said.probabilities[i]))}"
-        sign, color, width = RIGHT if right else WRONG
-        caption = f"{sign} {caption}" + ("" if right else f"\ntrue: {names[label]}")
+        caption, right = said.caption(i, names)
+        if right is not None:
+            sign, color, width = RIGHT if right else WRONG
+            caption, known = f"{sign} {caption}", True
+            for spine in axes.spines.values():
+                spine.set(color=color, linewidth=width)
         caption += f"\nloss {float(said.losses[i]):.2f}" if losses else ""
-        axes.set_xlabel(caption, fontsize=9, parse_math=False)
-        for spine in axes.spines.values():
-            spine.set(color=color, linewidth=width)
-    legend = "✓ right, ✗ wrong: predicted class and its probability"
-    figure.suptitle(f"{heading}\n{legend}", fontsize=11, parse_math=False)
+        axes.set_xlabel(caption.strip(), fontsize=9, parse_math=False)
+    legend = f"{LEGEND if isinstance(said, ClassPredictions) else SIGNS if known else ''}"
+    figure.suptitle(f"{heading}\n{legend}".strip(), fontsize=11, parse_math=False)
     return figure
 
 
@@ -102,7 +141,7 @@ def _grid(images: Sequence[Tensor], height: float) -> tuple[Figure, list[Axes]]:
     return figure, grid[: len(images)]
 
 
-def draw_confusion(said: Predictions, class_names: list[str], title: str) -> Figure:
+def draw_confusion(said: ClassPredictions, class_names: list[str], title: str) -> Figure:
     """How often each class is taken for each: shares as shades, counts where they fit."""
     num_classes = len(class_names)
     counts = multiclass_confusion_matrix(said.classes, said.labels, num_classes)  # (K, K)

@@ -83,9 +83,13 @@ class StreamDataModule(L.LightningDataModule, ABC):
 
     def examples(self, split: Split, size: int) -> Batch:
         """Return the first examples of a split, not augmented, and the same on each rank."""
+        return self.pick(split, list(range(min(size, len(self.sets[split][2])))))
+
+    def pick(self, split: Split, places: list[int]) -> Batch:
+        """Return the examples at some places of a split, not augmented, the same on each rank."""
         inputs, targets, indices = self.sets[split]
-        transform = self.batch_transform("val")
-        loader = TensorLoader(inputs, targets, size, indices=indices[:size], transform=transform)
+        chosen, transform = indices[places], self.batch_transform("val")
+        loader = TensorLoader(inputs, targets, len(places), indices=chosen, transform=transform)
         return next(iter(loader))
 
     def _loader(self, split: Split, batch_size: int, train: bool = False) -> TensorLoader:

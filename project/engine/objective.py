@@ -66,6 +66,10 @@ class Objective(nn.Module, ABC):
         """Return whether each example is predicted right, bool (N,); None if nothing tells."""
         return None
 
+    def captions(self, outputs: Any, targets: Any, class_names: Sequence[str]) -> list[str]:
+        """Return a few words on the prediction for each example, for pictures."""
+        return [""] * len(self.losses(outputs, targets))
+
     def untrained_loss(self, targets: Any, num_classes: int | None) -> UntrainedLoss | None:
         """Return the training loss to expect of an untrained network; None if nothing tells.
 

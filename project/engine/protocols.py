@@ -1,8 +1,9 @@
 """What the machinery expects of networks and of data."""
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from .objective import Metrics, Objective
+from .objective import CrossEntropy, Metrics, Objective
+from .targets import are_classes
 
 
 @runtime_checkable
@@ -25,3 +26,10 @@ class MakesMetrics(Protocol):
     """A network that can say which metrics it will have."""
 
     def make_metrics(self) -> Metrics: ...
+
+
+def objective_of(model: Any, targets: Any) -> Objective | None:
+    """Return what a network is trained for: cross-entropy is assumed if targets are classes."""
+    if isinstance(model, HasObjective):
+        return model.objective
+    return CrossEntropy() if are_classes(targets) else None

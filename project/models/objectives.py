@@ -96,6 +96,13 @@ class BinaryCrossEntropy(Objective):
         """Return the probability of each label, float (N, K)."""
         return outputs.sigmoid()
 
+    def captions(self, outputs: Tensor, targets: Tensor, class_names: Sequence[str]) -> list[str]:
+        def named(present: Tensor) -> str:
+            return ", ".join(class_names[k] for k in present.nonzero().flatten()) or "none"
+
+        pairs = zip(outputs > 0, targets.bool(), strict=True)
+        return [named(p) + ("" if p.equal(t) else f"\ntrue: {named(t)}") for p, t in pairs]
+
     def metrics(self, num_classes: int | None) -> Metrics:
         return {"f1": MultilabelF1Score(num_classes)} if num_classes else {}  # mean over labels
 
@@ -138,6 +145,13 @@ class Regression(Objective):
 
     def labels(self, targets: Tensor) -> Tensor:
         return targets.squeeze(1) if targets.ndim == 2 else targets
+
+    def captions(self, outputs: Tensor, targets: Tensor, class_names: Sequence[str]) -> list[str]:
+        def written(values: Tensor) -> str:
+            return ", ".join(f"{value:.3g}" for value in values.flatten().tolist())
+
+        pairs = zip(self.predictions(outputs), self.labels(targets), strict=True)
+        return [f"{written(value)}\ntrue: {written(target)}" for value, target in pairs]
 
     def metrics(self, num_classes: int | None) -> Metrics:
         return {"mae": MeanAbsoluteError()}

@@ -21,7 +21,7 @@ from torch import nn
 
 from project.callbacks import BestCheckpoint, CurvesMonitor, PredictionGrid, RunRecord, pictures
 from project.callbacks.pictures import predict_validation
-from project.callbacks.prediction_figures import Predictions
+from project.callbacks.prediction_figures import ClassPredictions
 from project.commands.cli import main
 from project.data import SyntheticDataModule
 from project.models import MLP
@@ -70,11 +70,11 @@ class Spy(L.Callback):
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[Predictions]:
+def said(monkeypatch: pytest.MonkeyPatch) -> list[ClassPredictions]:
     """All predictions, in place of the figures of them."""
-    seen: list[Predictions] = []
+    seen: list[ClassPredictions] = []
 
-    def keep(*args: Any) -> Predictions | None:
+    def keep(*args: Any) -> ClassPredictions | None:
         if (result := predict_validation(*args)) is not None:
             seen.append(result)
         return result
@@ -105,7 +105,7 @@ def test_a_run_is_the_same_with_and_without(monkeypatch: pytest.MonkeyPatch) -> 
     assert position == position_drawn
 
 
-def test_every_epoch_is_evaluated_as_validation_does(said: list[Predictions]) -> None:
+def test_every_epoch_is_evaluated_as_validation_does(said: list[ClassPredictions]) -> None:
     spy = Spy()
     trainer = fit(PredictionGrid(every_n_epochs=2), spy, max_epochs=5)
     labels, indices = trainer.datamodule.sets["val"][1:]
@@ -118,7 +118,7 @@ def test_every_epoch_is_evaluated_as_validation_does(said: list[Predictions]) ->
         assert torch.allclose(predictions.losses[right], -predictions.probabilities[right].log())
 
 
-def test_the_end_shows_the_best_weights(said: list[Predictions]) -> None:
+def test_the_end_shows_the_best_weights(said: list[ClassPredictions]) -> None:
     args = ["fit", "--config", "synthetic", "--data.train_size", "64", "--data.val_size", "40"]
     args += ["--data.image_size", "8", "--model", "MLP", "--model.optimizer.lr", "0.01"]
     args += ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
@@ -128,7 +128,7 @@ def test_the_end_shows_the_best_weights(said: list[Predictions]) -> None:
     assert said[0].losses.mean().item() == pytest.approx(record["metrics"]["val/loss"], rel=1e-5)
 
 
-def test_only_the_batches_of_the_run_are_evaluated(said: list[Predictions]) -> None:
+def test_only_the_batches_of_the_run_are_evaluated(said: list[ClassPredictions]) -> None:
     trainer = fit(PredictionGrid(), limit_val_batches=1)
     labels, indices = trainer.datamodule.sets["val"][1:]
     assert torch.equal(said[0].labels, labels[indices][:16])
@@ -140,7 +140,7 @@ def test_only_the_batches_of_the_run_are_evaluated(said: list[Predictions]) -> N
     [("bf16-mixed", torch.bfloat16), ("bf16-true", torch.bfloat16), ("64-true", torch.float64)],
 )
 def test_precision_is_that_of_the_run(
-    precision: str, dtype: torch.dtype, said: list[Predictions]
+    precision: str, dtype: torch.dtype, said: list[ClassPredictions]
 ) -> None:
     class Dtypes(L.Callback):
         def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -1,6 +1,7 @@
 """The figures of predictions show the images, classes and counts that they were given."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch.utils.data import Dataset
 from project.callbacks.prediction_figures import (
     RIGHT,
     WRONG,
-    Predictions,
+    ClassPredictions,
     draw_confusion,
     draw_grid,
     draw_hardest,
@@ -61,13 +62,13 @@ class Blocks(ImageDataModule):
 
 def make(
     size: int, names: list[str] | None = None, **kwargs: int
-) -> tuple[Predictions, ImageDataModule]:
+) -> tuple[ClassPredictions, ImageDataModule]:
     """Predictions of which every third is wrong, and the higher in loss the later."""
     data = Blocks(size, names or ["cat", "dog", "owl"], **kwargs)
     data.setup("fit")
     labels = data.sets["val"][1]
     classes = (labels + (torch.arange(size) % 3 == 0)) % data.num_classes
-    said = Predictions(labels, classes, torch.linspace(0, 1, size), torch.linspace(0, 5, size))
+    said = ClassPredictions(labels, classes, torch.linspace(0, 1, size), torch.linspace(0, 5, size))
     return said, data
 
 
@@ -111,14 +112,16 @@ def test_grid_has_all_classes_of_sorted_examples_and_the_same_ones_each_time() -
     values = [int(shown(axes).flat[0]) for axes in first.axes]
     assert len(set(values)) == 24
     assert {int(said.labels[i]) for i in values} == {0, 1, 2, 3, 4}
-    other = Predictions(said.labels, said.classes.flip(0), said.probabilities, said.losses.flip(0))
+    other = ClassPredictions(
+        said.labels, said.classes.flip(0), said.probabilities, said.losses.flip(0)
+    )
     assert values == [int(shown(axes).flat[0]) for axes in draw_grid(other, data, "").axes]
 
 
 def test_hardest_have_the_highest_losses_in_order() -> None:
     said, data = make(100)
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
-    said = Predictions(said.labels, said.classes, said.probabilities, said.losses[order])
+    said = replace(said, losses=said.losses[order])
     figure = draw_hardest(said, data, "")
     values = [int(shown(axes).flat[0]) for axes in figure.axes]
     assert values == sorted(range(100), key=lambda i: -said.losses[i])[:24]
@@ -130,7 +133,9 @@ def test_hardest_have_the_highest_losses_in_order() -> None:
 
 def test_nearly_certain_is_not_called_certain() -> None:
     said, data = make(3)
-    said = Predictions(said.labels, said.labels, torch.tensor([0.994, 0.996, 1.0]), said.losses)
+    said = ClassPredictions(
+        said.labels, said.labels, torch.tensor([0.994, 0.996, 1.0]), said.losses
+    )
     assert captions(draw_grid(said, data, "")) == ["✓ cat 99%", "✓ dog >99%", "✓ owl 100%"]
 
 
@@ -144,7 +149,9 @@ def test_confusion_shows_shares_of_the_true_class_and_counts() -> None:
     pairs = [(0, 0)] * 6 + [(0, 2)] * 2 + [(2, 1)] * 3 + [(2, 2)] * 12  # none of class 1
     labels, classes = torch.tensor(pairs).T
     rest = torch.ones(len(pairs))
-    figure = draw_confusion(Predictions(labels, classes, rest, rest), ["cat", "dog", "owl"], "")
+    figure = draw_confusion(
+        ClassPredictions(labels, classes, rest, rest), ["cat", "dog", "owl"], ""
+    )
     axes = figure.axes[0]
     shares = [[0.75, 0, 0.25], [0, 0, 0], [0, 0.2, 0.8]]
     assert shown(axes) == pytest.approx(np.array(shares))
@@ -163,7 +170,7 @@ def test_counts_and_names_of_the_confusion_fit(num_classes: int) -> None:
     classes = labels.clone()
     classes[:num_classes] = 0
     rest = torch.ones(len(labels))
-    said = Predictions(labels, classes, rest, rest)
+    said = ClassPredictions(labels, classes, rest, rest)
     figure = draw_confusion(said, (LONG * num_classes)[:num_classes], "best epoch 3")
     assert_nothing_is_clipped(figure)
     axes = figure.axes[0]
