@@ -19,6 +19,7 @@ from torchmetrics.classification import (
 )
 from torchvision.ops import sigmoid_focal_loss
 
+from project.callbacks import BestCheckpoint
 from project.commands.cli import main
 from project.data import SyntheticDataModule
 from project.models import (
@@ -220,7 +221,8 @@ def test_an_objective_and_metrics_are_options() -> None:
     assert found["val/loss"] == pytest.approx(FocalLoss(1.5).loss(outputs, labels).item(), rel=1e-5)
     header = (cli.run_folder / "metrics.csv").read_text().splitlines()[0].split(",")
     assert {"val/f1", "train/f1", f"val/recall/{names[0]}"} <= set(header)
-    (best,) = [c for c in cli.trainer.checkpoint_callbacks if c.monitor == "val/f1"]
+    (best,) = [c for c in cli.trainer.callbacks if isinstance(c, BestCheckpoint)]
+    assert best.monitor == "val/f1"
     assert best.mode == "max"
 
 
