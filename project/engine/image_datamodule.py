@@ -89,7 +89,8 @@ class ImageDataModule(StreamDataModule):
         if split != "train":
             return normalize
         changes = self.pixel_transform()
-        return Compose([*([changes] if changes else []), normalize, *self.transforms])
+        parts = [*([changes] if changes else []), normalize, *self.transforms]
+        return Compose(parts) if len(parts) > 1 else normalize
 
     @property
     def num_classes(self) -> int:

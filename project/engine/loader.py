@@ -135,7 +135,7 @@ class TensorLoader:
         return shuffled(examples, self.seed, self._drawn)
 
     def _share(self, rows: Tensor) -> Tensor:
-        return rows[self.rank :: self.world_size]
+        return rows if self.world_size == 1 else rows[self.rank :: self.world_size]
 
     def _transformed(self, k: int, examples: Tensor, batch: Batch) -> Batch:
         """Apply the transform to batch `k`, given the indices of its examples on all ranks."""

@@ -42,6 +42,10 @@ def read(
         num_workers: Number of processes that read datasets.
         seed: Seed of the random numbers of these processes.
     """
+    if not isinstance(inputs, Dataset) and not isinstance(targets, Dataset):
+        for batch in batches:
+            yield rows(inputs, batch), rows(targets, batch)
+        return
     stored = [source for source in (inputs, targets) if isinstance(source, Dataset)]
     for batch, read_parts in zip(batches, _load(stored, batches, num_workers, seed), strict=True):
         parts = iter(read_parts)
@@ -56,8 +60,6 @@ def _load(
     stored: list[Any], batches: list[Tensor], num_workers: int, seed: int
 ) -> Iterable[list[Any]]:
     """Return for each batch a list of what the datasets hold of it."""
-    if not stored:
-        return ([] for _ in batches)
     # A rank without a share of the last batch reads one example to drop it, for its shape.
     indices = [batch.tolist() or [0] for batch in batches]
     together = Together(stored)

@@ -6,6 +6,7 @@ on its seed alone. It may return other inputs and targets, or change the given o
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -50,10 +51,9 @@ class Compose(BatchTransform):
 
     def __init__(self, transforms: Sequence[BatchTransform]) -> None:
         self.transforms = list(transforms)
-        starts = [0]
-        for transform in self.transforms:
-            starts.append(starts[-1] + transform.num_uniforms)
-        self.starts, self.num_uniforms = starts, starts[-1]
+        self.columns = [transform.num_uniforms for transform in self.transforms]
+        self.num_uniforms = sum(self.columns)
+        starts = accumulate(self.columns, initial=0)
         self.alternating = tuple(
             start + column
             for start, transform in zip(starts, self.transforms, strict=False)
@@ -62,8 +62,7 @@ class Compose(BatchTransform):
         self.mixes = any(transform.mixes for transform in self.transforms)
 
     def __call__(self, inputs: Any, targets: Any, u: Tensor) -> Batch:
-        for transform, start in zip(self.transforms, self.starts, strict=False):
-            own = u[:, start : start + transform.num_uniforms]
+        for transform, own in zip(self.transforms, u.split(self.columns, 1), strict=True):
             inputs, targets = transform(inputs, targets, own)
         return inputs, targets
 
