@@ -184,7 +184,7 @@ def test_a_config_of_text_is_refused(
 ) -> None:
     Path("text.yaml").write_text("just text\n")
     assert exit_code(["fit", "--config", "text.yaml"]) == 2
-    assert "'just text' is no YAML of options" in capsys.readouterr().err
+    assert "'just text' is not a YAML file of options" in capsys.readouterr().err
 
 
 def test_model_loads_from_a_checkpoint_in_a_notebook(finished: Path) -> None:
@@ -389,7 +389,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "group of an option": ([*FIT, "--modle.width", "3"], 2, r"mean --model\?\)"),
     "one of": ([*FIT, "--data.sampling", "x"], 2, "expected 'class_balanced', got 'x'"),
     "follows": ([*FIT, "--model.in_channels", "1"], 2, "--model.in_channels is set by --data"),
-    "positional": ([*FIT, "foo"], 2, "'foo' is no option: options begin with --"),
+    "positional": ([*FIT, "foo"], 2, "'foo' is not an option: options begin with --"),
     "accumulate": ([*FIT, "--trainer.accumulate_grad_batches", "0"], 2, "must be 1 or more"),
     "save": ([*FIT, "--checkpoint.every_n_steps", "-1"], 1, "--checkpoint.every_n_steps and"),
     "choice": (
@@ -426,7 +426,11 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     ),
     "ranks": ([*FIT, "--trainer.devices", "3"], 2, "--data.batch_size 16 .* multiple of 3"),
     "dropout": (["fit", "--model", "MLP", "--model.dropout", "2"], 2, "dropout 2.0 must be from 0"),
-    "within a text": ([*FIT, "--run.root", "x"], 2, "unknown option --run.root: --run has none"),
+    "within a text": (
+        [*FIT, "--run.root", "x"],
+        2,
+        "unknown option --run.root: --run has no",
+    ),
     "width": ([*FIT, "--model.width", "0"], 2, "width 0 must be positive"),
     "batch size": ([*FIT, "--data.batch_size", "0"], 2, "batch_size 0 must be positive"),
     "augment": ([*FIT, "--data.augment.color_jitter", "9"], 2, "color_jitter from 0 to 1"),
