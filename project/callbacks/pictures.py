@@ -1,7 +1,6 @@
 """Pictures of a run: its curves while it trains, and its predictions for the validation images."""
 
 import importlib
-import io
 import math
 import sys
 import time
@@ -9,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
-from PIL import Image
 from torch import Tensor
 
 from project.callbacks.prediction_figures import (
@@ -29,7 +26,7 @@ from project.callbacks.prediction_figures import (
 )
 from project.engine.harmless import Harmless
 from project.engine.image_datamodule import ImageDataModule
-from project.engine.loggers import tensorboards
+from project.engine.loggers import log_figure
 from project.engine.objective import Objective
 from project.engine.protocols import objective_of
 from project.engine.restore_best import find_restored
@@ -46,10 +43,11 @@ COST_FACTOR = 100  # times the cost of a drawing pass before the next one
 class PredictionGrid(Harmless, Callback):
     """Draws `predictions.png`, `confusion.png` and `hardest.png` of the validation examples.
 
-    They are in the run folder and in TensorBoard, as `val/predictions`, `val/confusion` and
-    `val/hardest`. The examples are evaluated in a pass of its own, which leaves the run as it was.
-    Nothing is drawn without the validation examples of an `ImageDataModule`, and the confusion of
-    classes only if there are some. An error costs a warning and the pictures, and not the run.
+    They are in the run folder and in each logger that takes images, as `val/predictions`,
+    `val/confusion` and `val/hardest`. The examples are evaluated in a pass of its own, which leaves
+    the run as it was. Nothing is drawn without the validation examples of an `ImageDataModule`, and
+    the confusion of classes only if there are some. An error costs a warning and the pictures, and
+    not the run.
 
     Args:
         every_n_epochs: Epochs between the drawings; 0 draws at the end alone. At the end they are
@@ -89,10 +87,8 @@ class PredictionGrid(Harmless, Callback):
             figures["confusion"] = draw_confusion(said, data.class_names, title)
         for name, figure in figures.items():
             png = save_figure(figure, run / f"{name}.png")
-            pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
-            step = trainer.global_step - 1  # of the epoch's metrics
-            for logger in tensorboards(trainer):
-                logger.experiment.add_image(f"val/{name}", pixels, step, dataformats="HWC")
+            for logger in trainer.loggers:
+                log_figure(logger, f"val/{name}", png, trainer.global_step - 1)  # as the metrics
 
 
 class CurvesMonitor(Harmless, Callback):

@@ -25,7 +25,8 @@ from ..engine.restore_best import RestoreBest
 from ..engine.rng import RNGState
 from ..engine.run_record import RunRecord
 from ..engine.saving import EarlyStopping, run_checkpoints
-from ..engine.step_monitor import StepMonitor, TensorBoardRecord
+from ..engine.settings_record import SettingsRecord
+from ..engine.step_monitor import StepMonitor
 from ..engine.storable_check import StorableCheck
 from ..preflight.check import OverfitOneBatch
 from ..preflight.init_loss import InitLossCheck
@@ -59,7 +60,7 @@ def fit_arguments(
     if trainer.limit_train_batches == 0:
         raise UsageError("--trainer.limit_train_batches 0 leaves nothing to train: leave it out")
     if trainer.logger is not False:
-        loggers = [*run_loggers(plan.folder, plan.step), *loggers]
+        loggers = [*run_loggers(plan.folder, plan.step, listed(options.loggers)), *loggers]
     own = _own(options, bool(loggers), bool(trainer.fast_dev_run))
     arguments: dict[str, Any] = {
         "callbacks": run_callbacks(plan, options, command, _modes(plan, model), callbacks, own),
@@ -109,7 +110,7 @@ def run_callbacks(
         callbacks += [] if options.init_from else [InitLossCheck()]
         callbacks += [OverfitOneBatch()]
     callbacks += [RunRecord(run, plan.config, command, modes), RestoreBest(run)]
-    callbacks += [TensorBoardRecord(plan.config), *own]
+    callbacks += [SettingsRecord(plan.config), *own]
     if options.trainer.enable_checkpointing is not False:
         callbacks += [StorableCheck()]
         callbacks += run_checkpoints(run, monitor, modes[monitor], options.checkpoint)

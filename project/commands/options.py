@@ -1,11 +1,12 @@
 """The options of a command that are arguments of no class of torch, Lightning or the user."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jsonargparse.typing import PositiveFloat
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..callbacks import Callbacks, LastCheckpoint
+from ..engine.loggers import LoggerName
 from ..runs.direction import Mode
 from .links import add_links
 
@@ -24,6 +25,7 @@ class RunOptions:
         monitor: Metric of the best epoch, which early stopping and ReduceLROnPlateau follow too.
         monitor_mode: Whether lower or higher values of the monitored metric are better; needed
             only if neither loss or acc in its name nor torchmetrics says so.
+        loggers: Loggers of the run folder; --trainer.logger adds others to them.
     """
 
     name: str | None = None
@@ -34,6 +36,7 @@ class RunOptions:
     compile: bool = False
     monitor: str = "val/loss"
     monitor_mode: Mode | None = None
+    loggers: LoggerName | list[LoggerName] = field(default_factory=lambda: ["tensorboard", "csv"])
 
 
 @dataclass

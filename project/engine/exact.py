@@ -24,7 +24,7 @@ OWN = (
     *("BestCheckpoint", "CurvesMonitor", "EarlyStopping", "FiniteCheck", "InitLossCheck"),
     *("LastCheckpoint", "LiveState", "MonitorCheck", "OverfitOneBatch", "PlateauStepper"),
     *("PredictionGrid", "ProgressBar", "RNGState", "RestoreBest", "ResumeCheck", "RunRecord"),
-    *("SameStart", "StepMonitor", "StorableCheck", "TensorBoardRecord"),
+    *("SameStart", "StepMonitor", "StorableCheck", "SettingsRecord"),
     *("WeightHistogramMonitor",),
 )
 PACKAGE = __name__.partition(".")[0]

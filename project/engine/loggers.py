@@ -1,32 +1,44 @@
-"""The loggers of a run, which a resumed run goes on with."""
+"""The loggers of a run, which a resumed run continues, and what is shown in any logger."""
 
 import csv
+import io
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import lightning as L
+import numpy as np
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import (
+    CometLogger,
+    CSVLogger,
+    Logger,
+    MLFlowLogger,
+    TensorBoardLogger,
+)
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+from PIL import Image
 
 from ..runs.files import check_regular, read_text, write_rows
 
+LoggerName = Literal["tensorboard", "csv"]
+
 
 def is_rank_zero() -> bool:
-    """Whether this is a run's first process, by the environment and so before it has a group."""
+    """Return whether this is a run's first process; that is known before it meets the others."""
     return getattr(rank_zero_only, "rank", 0) == 0
 
 
 def tensorboards(trainer: L.Trainer) -> list[TensorBoardLogger]:
+    """Return the TensorBoard loggers of a run."""
     return [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
 
 
 def is_logged(trainer: L.Trainer) -> bool:
-    """Whether the optimiser step under way is one that the run logs."""
+    """Return whether the current optimiser step is one that the run logs."""
     every = trainer.log_every_n_steps  # type: ignore[attr-defined]
     return bool(every) and (trainer.global_step + 1) % every == 0
 
@@ -37,7 +49,7 @@ class _ContinuingWriter(ExperimentWriter):
         super().__init__(log_dir)
 
     def _check_log_dir_exists(self) -> None:
-        """Where Lightning deletes the file of before, drop what the resumed run writes again."""
+        """Drop the rows that the resumed run writes again; Lightning would delete the file."""
         check_regular(self.metrics_file_path)
         if Path(self.metrics_file_path).is_file():
             self._rewrite_with_new_header([], self.first_step)
@@ -64,14 +76,14 @@ class _ContinuingWriter(ExperimentWriter):
         try:
             super().save()
         except OSError as error:
-            self.metrics = []  # the run ends, and closing its loggers is no reason to try again
+            self.metrics = []  # the run ends, and closing its loggers must not try again
             with suppress(OSError):  # the folder may be gone
                 os.truncate(path, size or 0)
             raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 class ContinuingCSVLogger(CSVLogger):
-    """CSVLogger whose `metrics.csv` has each row once, also after a resume at `first_step`."""
+    """CSVLogger whose `metrics.csv` has each row once, even after a resume at `first_step`."""
 
     def __init__(self, save_dir: str, name: str, version: str, first_step: int) -> None:
         super().__init__(save_dir, name, version)
@@ -102,7 +114,7 @@ class RunTensorBoardLogger(TensorBoardLogger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         try:
             super().log_metrics(metrics, step)
-        except ValueError as error:  # which Lightning makes of any error
+        except ValueError as error:  # Lightning turns any error into one
             if isinstance(error.__cause__, OSError):
                 raise error.__cause__ from None
             raise
@@ -110,7 +122,7 @@ class RunTensorBoardLogger(TensorBoardLogger):
     def save(self) -> None:
         try:
             super().save()
-        except OSError as error:  # of hparams.yaml it has no name
+        except OSError as error:  # it does not name hparams.yaml
             name = error.filename or Path(self.log_dir, self.NAME_HPARAMS_FILE)
             raise OSError(error.errno, error.strerror, str(name)) from error
 
@@ -121,7 +133,7 @@ class RunTensorBoardLogger(TensorBoardLogger):
 
 @contextmanager
 def _keeping(status: str) -> Iterator[None]:
-    """Keep the error that has ended a run from being replaced by a later one of the same disk."""
+    """Keep a later error of the same disk from replacing the one that has ended the run."""
     try:
         yield
     except OSError:
@@ -129,10 +141,47 @@ def _keeping(status: str) -> Iterator[None]:
             raise
 
 
-def run_loggers(run: Path, first_step: int) -> list[Logger]:
-    """TensorBoard and `metrics.csv` in a run folder, from an optimiser step on."""
+def run_loggers(
+    run: Path, first_step: int, names: Iterable[LoggerName] = ("tensorboard", "csv")
+) -> list[Logger]:
+    """Return the named loggers of a run folder.
+
+    Args:
+        run: Path of the run folder.
+        first_step: Optimiser step that the run starts from; later rows are written again.
+        names: Names of the loggers.
+    """
     place = (str(run.parent.parent), run.parent.name, run.name)
-    return [
-        RunTensorBoardLogger(*place, purge_step=first_step or None),
-        ContinuingCSVLogger(*place, first_step=first_step),
-    ]
+    made: dict[LoggerName, Logger] = {
+        "tensorboard": RunTensorBoardLogger(*place, purge_step=first_step or None),
+        "csv": ContinuingCSVLogger(*place, first_step=first_step),
+    }
+    return [logger for name, logger in made.items() if name in names]
+
+
+@runtime_checkable
+class LogsImages(Protocol):
+    """A logger that takes a list of images under one name, such as WandbLogger."""
+
+    def log_image(self, key: str, images: list[Any], step: int | None = None) -> None:
+        """Log the images."""
+
+
+def log_figure(logger: Logger, name: str, png: bytes, step: int) -> None:
+    """Show a figure in a logger that takes images; any other one goes without.
+
+    Args:
+        logger: Logger of a run.
+        name: Name of the figure, such as `val/predictions`.
+        png: Content of a PNG file.
+        step: Number of the optimiser step.
+    """
+    image = Image.open(io.BytesIO(png)).convert("RGB")
+    if isinstance(logger, TensorBoardLogger):
+        logger.experiment.add_image(name, np.asarray(image), step, dataformats="HWC")
+    elif isinstance(logger, MLFlowLogger):
+        logger.experiment.log_image(logger.run_id, image, key=name, step=step)
+    elif isinstance(logger, CometLogger):
+        logger.experiment.log_image(image, name=name, step=step)
+    elif isinstance(logger, LogsImages):
+        logger.log_image(name, [image], step)

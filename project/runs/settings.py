@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 NEUTRAL = (  # beginnings of settings that do not change what a run computes
-    *("name", "ckpt_path", "checkpoint", "preflight", "max_wait_s"),
+    *("name", "ckpt_path", "checkpoint", "preflight", "max_wait_s", "loggers"),
     *("finite_check", "lr_monitor", "step_monitor", "curves", "pictures"),
     *("data.root", "data.num_workers", "data.memory_budget", "data.cache"),
     *("trainer.default_root_dir", "trainer.enable_", "trainer.logger", "trainer.profiler"),

@@ -34,7 +34,7 @@ from project.engine import step_monitor as monitors
 from project.engine.checkpoint_io import AtomicCheckpointIO, load_checkpoint
 from project.engine.loggers import run_loggers
 from project.engine.restore_best import RestoreBest
-from project.engine.step_monitor import TensorBoardRecord
+from project.engine.settings_record import SettingsRecord
 from project.models import MLP
 from project.runs.folder import BEST, LAST
 
@@ -333,7 +333,7 @@ def configs(read: EventAccumulator) -> list[Any]:
 
 def test_settings_and_best_metrics() -> None:
     other = ModelCheckpoint(every_n_epochs=3)  # of the user; it comes first
-    fit([TensorBoardRecord(CONFIG), other], log_every_n_steps=0)
+    fit([SettingsRecord(CONFIG), other], log_every_n_steps=0)
     read = events()
     assert configs(read) == [CONFIG]
     assert settings(read) == {
@@ -351,13 +351,13 @@ def test_settings_and_best_metrics() -> None:
 
 def test_a_resumed_run_shows_nothing_twice() -> None:
     def again(*callbacks: L.Callback, **options: Any) -> None:
-        fit([TensorBoardRecord(CONFIG), *callbacks], model(), resume=True, **options)
+        fit([SettingsRecord(CONFIG), *callbacks], model(), resume=True, **options)
 
     def model() -> MLP:
         return MLP([16], in_channels=3, image_size=8)
 
     with pytest.raises(Stopped):
-        fit([TensorBoardRecord(CONFIG), Kill(15)], model())
+        fit([SettingsRecord(CONFIG), Kill(15)], model())
     with pytest.raises(Stopped):
         again(Kill(30))
     assert "best/val/loss" not in events().Tags()["scalars"]
@@ -371,7 +371,7 @@ def test_a_resumed_run_shows_nothing_twice() -> None:
 
 
 def test_without_the_run_record_or_checkpoints() -> None:
-    record = TensorBoardRecord(CONFIG)
+    record = SettingsRecord(CONFIG)
     best, _ = run_checkpoints(RUN, "val/acc", "max", LastCheckpoint())
     fit([record, best], saves=False, max_epochs=1)
     assert isinstance(best, BestCheckpoint)
@@ -385,7 +385,7 @@ def test_without_the_run_record_or_checkpoints() -> None:
 
 def test_training_is_the_same_with_all_of_them() -> None:
     all_of_them: list[L.Callback] = [StepMonitor()]
-    all_of_them += [WeightHistogramMonitor(), TensorBoardRecord(CONFIG), FiniteCheck()]
+    all_of_them += [WeightHistogramMonitor(), SettingsRecord(CONFIG), FiniteCheck()]
     ends = []
     for version, callbacks in enumerate(([], all_of_them)):
         torch.manual_seed(0)
