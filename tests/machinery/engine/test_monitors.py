@@ -81,9 +81,9 @@ def fit(
     if saves:
         last = LastCheckpoint(every_n_steps=4)
         callbacks = [
-            *callbacks,
             RunRecord(run, CONFIG, []),
             RestoreBest(run),
+            *callbacks,
             *run_checkpoints(run, "val/loss", "min", last),
         ]
     defaults: dict[str, Any] = {
