@@ -2,96 +2,64 @@
 
     %(prog)s --config fashion_mnist --seeds 5
 
-Options that are not named here are those of `fit`. Each seed is a run folder of its own. The
-command goes on where it was stopped: it takes what is finished, resumes what was interrupted, and
-waits for what other processes train, so that the same command on several machines with one shared
+Options that are not named here are those of `fit`. Each seed has a run folder of its own. The same
+command continues where it was stopped: it reuses finished runs, resumes interrupted ones, and waits
+for those that other processes are training. So the same command on several machines with one shared
 folder divides the seeds among them.
 """
 
 import re
 import shlex
 import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from importlib import import_module
-
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from ..runs.errors import UsageError
 from ..runs.names import PACKAGE, PROGRAM
-from ..runs.sets import read_metrics
-from .jobs import Job, work
+from .job import Job, Status
+from .jobs import run_jobs
 from .table import OptionParser, check_name, take_apart
 from .variants import Variant, variants
 
 
 def parse_seeds(text: str) -> list[int]:
-    """A number of seeds, from 0, or seeds with commas between them."""
+    """Return the seeds that a number of them, or a list with commas, stands for."""
     if not re.fullmatch(r"\d+(,\d+)*,?", text):
         raise UsageError(f"--seeds takes a number (5) or a list (3,7,11), got {text!r}")
     seeds = [int(seed) for seed in text.split(",") if seed]
     return list(dict.fromkeys(seeds)) if "," in text else list(range(seeds[0]))
 
 
-class Display:
-    """How the jobs stand: a live table on a terminal, else a line for each change."""
-
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self.jobs = jobs
-        self.states: list[str] = ["waiting"] * len(jobs)
-        self.shown = 0.0
-        self.live = Live(auto_refresh=False) if Console().is_terminal else None
-
-    def __call__(self) -> None:
-        before, self.states = self.states, [job.state for job in self.jobs]
-        if self.live and (before != self.states or time.monotonic() - self.shown > 1):
-            self.live.update(self._table(), refresh=True)
-            self.shown = time.monotonic()
-        elif not self.live:
-            for job, state in zip(self.jobs, before, strict=True):
-                if job.state != state:
-                    print(f"{job.folder.name}, seed {job.seed}: {describe(job)}", flush=True)
-
-    def _table(self) -> Table:
-        table = Table("runs", "seed", "state")
-        for job in self.jobs:
-            progress = _progress(job) if job.state == "training" else ""
-            table.add_row(job.folder.name, str(job.seed), Text(describe(job) + progress))
-        return table
+def show(job: Job, status: Status) -> None:
+    """Print how a job stands."""
+    print(f"{job}: {describe(job, status)}\n", end="", flush=True)  # whole, from several threads
 
 
-def describe(job: Job) -> str:
-    """The state of a job, in words."""
-    if job.state == "elsewhere":
-        return "another process is at it: waiting"
-    if not job.result:
-        return f"{job.state}: {job.reason}" if job.reason else job.state
-    metrics = [f"{k} {v:.4f}" for k, v in job.result.metrics.items() if k.startswith("val/")]
-    epoch, took = job.result.best_epoch, f"{job.result.seconds:.0f} s"
-    best = [*([] if epoch is None else [f"best epoch {epoch + 1}"]), *metrics, took]
-    return f"{'taken as it is' if job.process is None else 'finished'}: {', '.join(best)}"
-
-
-def _progress(job: Job) -> str:
-    record, text = job.record(), f", {time.monotonic() - job.begin:.0f} s"
-    if not record:
-        return text
-    metrics = read_metrics(record.run)
-    names = [name for name in metrics if name.startswith("val/")]
-    newest = [f", {name} {metrics[name][-1][1]:.4f}" for name in names]
-    return f" epoch {metrics['epoch'][-1][1] + 1:.0f}{''.join(newest)}{text}" if newest else text
+def describe(job: Job, status: Status) -> str:
+    """Return the status of a job, in words."""
+    if status.state == "elsewhere":
+        return "being trained by another process, waiting"
+    if status.state == "training":
+        return f"training, log in {job.log}"
+    if status.record is None:
+        return f"{status.state}: {status.reason}" if status.reason else status.state
+    record = status.record
+    metrics = [f"{k} {v:.4f}" for k, v in record.metrics.items() if k.startswith("val/")]
+    best = [] if record.best_epoch is None else [f"best epoch {record.best_epoch + 1}"]
+    return f"{status.state}: {', '.join([*best, *metrics, f'{record.seconds:.0f} s'])}"
 
 
 def report(found: Sequence[Variant], name: str, metric: str | None) -> list[str]:
-    """Write and print what the runs say.
+    """Write and print the reports on the runs.
+
+    Args:
+        found: Variants of the config.
+        name: Name of the config.
+        metric: Metric to report on, if one was given.
 
     Returns:
-        Why there is no report on some of the variants.
+        Reasons why some of the variants have no report.
     """
     from ..reports.seed_report import SeedNoiseReport
     from ..reports.sweep import SweepReport
@@ -116,13 +84,17 @@ def report(found: Sequence[Variant], name: str, metric: str | None) -> list[str]
 
 
 def main(args: list[str]) -> int:
-    """The command: exit code 1 if a seed failed, 128 + signal if it was stopped."""
+    """Run the command: exit code 1 if a seed failed, 128 + signal if it was stopped."""
     parser = OptionParser("seed_noise", str(__doc__))
-    parser.add_argument("--seeds", default="5", help="their number, or a list: 3,7,11")
-    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
-    parser.add_argument("--name", help="of the runs; by default the config's")
-    parser.add_argument("--metric", help="of the report; by default val/acc or the monitored one")
-    text = "option of fit and values, as in model.optimizer.lr=1e-3,2e-3; repeat it for a grid"
+    parser.add_argument("--seeds", default="5", help="number of seeds, or a list of them: 3,7,11")
+    parser.add_argument("--jobs", type=int, default=1, help="number of trainings at a time")
+    parser.add_argument("--name", help="name of the runs; by default the config's")
+    parser.add_argument(
+        "--metric", help="metric of the report; by default val/acc or the monitored one"
+    )
+    text = (
+        "option of fit and its values, such as model.optimizer.lr=1e-3,2e-3; repeat it for a grid"
+    )
     parser.add_argument("--sweep", action="append", default=[], metavar="KEY=V1,V2", help=text)
     options, rest = parser.parse_known_args(args)
     if options.jobs < 1:
@@ -135,16 +107,17 @@ def main(args: list[str]) -> int:
             import_module(module)  # of the report: a second, while the check starts
     found = checked.result()
     jobs = [Job(variant, seed) for seed in seeds for variant in found]
-    display = Display(jobs)
-    with display.live or nullcontext():
-        stopped = work(jobs, options.jobs, display)
-    if stopped:
-        again = shlex.join([*PROGRAM.split(), "seed_noise", *args])
-        print(f"Stopped; what was trained is saved. To continue: {again}")
-        return 128 + stopped
+    ended, stopped_by = run_jobs(jobs, options.jobs, show)
     missing = report(found, name, options.metric)
-    lost = [job for job in jobs if job.state != "finished"]
-    wrong = [f"{job.folder.name}, seed {job.seed}: {describe(job)}" for job in lost] + missing
-    for line in wrong:
+    if stopped_by:
+        again = shlex.join([*PROGRAM.split(), "seed_noise", *args])
+        print(f"\nStopped; what was trained is saved. To continue: {again}")
+        return 128 + stopped_by
+    wrong = [
+        f"{job}: {describe(job, status)}"
+        for job, status in zip(jobs, ended, strict=True)
+        if status.record is None
+    ]
+    for line in wrong + missing:
         print(f"error: {line}", file=sys.stderr)
-    return 1 if wrong else 0
+    return 1 if wrong or missing else 0

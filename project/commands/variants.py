@@ -24,10 +24,10 @@ class Variant:
     """One config.
 
     Args:
-        folder: Of its runs.
-        args: Of `fit`.
-        sha256: Of the config.
-        devices: GPUs that a run takes, if they are a number.
+        folder: Folder of its runs.
+        args: Arguments of `fit`.
+        sha256: Hash of the config.
+        devices: Number of devices of a run, if it is given as a number.
     """
 
     folder: Path
@@ -37,7 +37,10 @@ class Variant:
 
 
 def parse_sweep(text: str) -> list[tuple[str, str]]:
-    """`model.optimizer.lr=1e-3,2e-3` as options and values; brackets keep commas together."""
+    """Return the option and each value of `model.optimizer.lr=1e-3,2e-3`.
+
+    Commas within brackets belong to a value.
+    """
     key, _, listed = text.removeprefix("--").partition("=")
     values = re.split(r",(?![^\[{]*[\]}])", listed)
     if not key or len(values) < 2 or not all(values):
@@ -46,7 +49,7 @@ def parse_sweep(text: str) -> list[tuple[str, str]]:
 
 
 def variant_names(sweeps: Sequence[str]) -> dict[str, list[str]]:
-    """Arguments of `fit` for each combination of the swept values, by a name fit for a folder."""
+    """Return the arguments of `fit` for each combination of the swept values, by folder names."""
     names: dict[str, list[str]] = {}
     for pairs in itertools.product(*map(parse_sweep, sweeps)):
         parts = [f"{key.rsplit('.', 1)[-1]}={value}" for key, value in pairs]
@@ -58,10 +61,10 @@ def variant_names(sweeps: Sequence[str]) -> dict[str, list[str]]:
 
 
 def configure(args: list[str]) -> dict[str, Any]:
-    """The configuration that `fit` would train with.
+    """Return the configuration that `fit` would train with.
 
     Raises:
-        UsageError: With the sentence of `fit`, if it can't be carried out.
+        UsageError: If it can't be carried out, with the sentence of `fit`.
     """
     command = [sys.executable, "-m", PACKAGE, "fit", *args, "--print_config"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -75,7 +78,7 @@ def configure(args: list[str]) -> dict[str, Any]:
 
 
 def variants(name: str, sweeps: Sequence[str], args: list[str]) -> list[Variant]:
-    """What is to be trained, checked before anything is."""
+    """Return the configs to train, checked before anything is trained."""
     given = {arg.split("=")[0] for arg in args}
     if wrong := given & set(CHOSEN):
         raise UsageError(f"seed_noise starts runs by itself: leave out {min(wrong)}")

@@ -16,7 +16,8 @@ import pytest
 from filelock import FileLock
 
 from project.commands import jobs
-from project.commands.jobs import environment, visible_gpus
+from project.commands.device_shares import environment, visible_gpus
+from project.commands.job import Job, Status
 from project.commands.seed_noise import main, parse_seeds
 from project.commands.table import take_apart
 from project.commands.variants import parse_sweep, variant_names
@@ -83,7 +84,7 @@ def test_each_seed_has_its_run_and_none_is_trained_twice(
     assert "# synthetic: val/acc 80.50 ± 0.71 % (2 seeds)" in said
     assert main(["--seeds=0,1,5"]) == 0
     assert [r for r in records() if r["seed"] < 2] == before
-    assert "seed 1: taken as it is: best epoch 1" in capsys.readouterr().out
+    assert "seed 1: reused: best epoch 1" in capsys.readouterr().out
     report = json.loads((RUNS / "seed_noise.json").read_text())
     assert report["seeds"] == [0, 1, 5]
     assert not list(RUNS.glob(".seed*"))
@@ -209,6 +210,7 @@ def test_signal_stops_the_children_which_are_resumed_by_the_same_command(
         with pytest.raises(ProcessLookupError):
             os.kill(record["pid"], 0)
     said = capsys.readouterr().out
+    assert said.count("interrupted") == 2, "the third never started"
     assert "To continue: python -m project seed_noise --seeds 3 --jobs 2 --seconds 30\n" in said
     assert main(["--seeds", "2"]) == 0
     assert [record["resumed"] for record in records()] == [True, True]
@@ -218,13 +220,15 @@ def test_signal_stops_the_children_which_are_resumed_by_the_same_command(
 @posix
 @stubbed
 def test_no_child_outlives_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: object) -> None:
-        if trained():
+    def fail(job: Job, status: Status) -> None:
+        if job.seed == 1:
+            while not trained():
+                time.sleep(0.01)
             raise OSError("the terminal is gone")
 
-    monkeypatch.setattr("project.commands.seed_noise.Display.__call__", fail)
+    monkeypatch.setattr("project.commands.seed_noise.show", fail)
     with pytest.raises(OSError, match="gone"):
-        main(["--seeds", "2", "--seconds", "30"])
+        main(["--seeds", "3", "--jobs", "2", "--seconds", "30"])
     (record,) = records()
     assert record["stopped_by"] == "SIGTERM"
     with pytest.raises(ProcessLookupError):
