@@ -1,6 +1,5 @@
 """Verdicts on sets of runs, from run folders by hand."""
 
-import csv
 import json
 import math
 import re
@@ -13,7 +12,7 @@ import scipy
 import yaml
 
 from project.commands.compare import main
-from project.reports.statistics import mcnemar, seeds_needed
+from project.reports.statistics import seeds_needed
 from project.runs.errors import UsageError
 from tests.machinery.support.runs import write_runs
 
@@ -216,42 +215,3 @@ def test_cautions(capsys: pytest.CaptureFixture[str]) -> None:
     path = Path("b/version_3/run.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"tested": 4}))
     assert "at most 4 looks for a run, 2 variants here" in text(capsys, "a", "b", "--test")
-
-
-def predict(run: Path, right: Sequence[bool]) -> None:
-    with (run / "predictions.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["index", "label", "prediction", "probability"])
-        for i, correct in enumerate(right):
-            writer.writerow([i, "cat", "cat" if correct else "dog", 0.5])
-
-
-def test_predictions_of_the_median_runs_are_compared_image_by_image(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    runs("a", A)
-    runs("b", B)
-    assert verdict(capsys, "a", "b")["mcnemar"] is None
-    for version in range(5):  # the median of A is version 2, that of B too
-        median = version == 2
-        predict(Path(f"a/version_{version}"), [median] * 3 + [False] * 9 + [True] * 8)
-        predict(Path(f"b/version_{version}"), [False] * 3 + [median] * 9 + [True] * 8)
-    found = verdict(capsys, "a", "b")["mcnemar"]
-    assert found == {"examples": 20, "only_first": 3, "only_second": 9, "p": mcnemar(3, 9)}
-    assert "9 are right with b alone and 3 with a alone: p = 0.15 (McNemar" in text(
-        capsys, "a", "b"
-    )
-
-
-@pytest.mark.parametrize(
-    "change", [("0,cat,", "0,dog,"), ("0,cat", "7,cat"), ("4,cat,cat,0.5", "")]
-)
-def test_predictions_of_other_images_are_refused(change: tuple[str, str]) -> None:
-    runs("a", A)
-    runs("b", B)
-    for name in "ab":
-        predict(Path(f"{name}/version_2"), [True] * 5)
-    path = Path("b/version_2/predictions.csv")
-    path.write_text(path.read_text().replace(*change).strip())
-    with pytest.raises(ValueError, match="the predictions of a and b are of other images"):
-        main(["a", "b"])

@@ -10,7 +10,6 @@ from benchmarks.statistics import simulate
 from project.reports.statistics import (
     detectable_effect,
     holm,
-    mcnemar,
     power,
     sampling_std,
     seeds_needed,
@@ -84,12 +83,6 @@ def test_correction_for_several_comparisons() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.2]) == pytest.approx([0.2])
     assert holm([0.5, 0.6]) == pytest.approx([1, 1])
-
-
-def test_disagreement_on_the_same_examples() -> None:
-    assert mcnemar(3, 9) == pytest.approx(2 * (1 + 12 + 66 + 220) / 2**12)
-    assert mcnemar(9, 3) == mcnemar(3, 9)
-    assert mcnemar(0, 0) == 1
 
 
 def test_sampling_std_of_an_evaluation_set() -> None:
