@@ -50,7 +50,9 @@ def run_jobs(jobs: Sequence[Job], number: int, show: Show) -> tuple[list[Status]
 
     def run(job: Job, waits: bool) -> Status:
         with children.stopped_by_errors():  # at once: no other job starts
-            status = INTERRUPTED if children.stopping.is_set() else _unless_elsewhere(job, train)
+            if children.stopping.is_set():
+                return INTERRUPTED
+            status = _unless_elsewhere(job, train)
             if waits and status == ELSEWHERE:
                 show(job, status)
             while waits and status == ELSEWHERE:
