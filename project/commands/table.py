@@ -10,8 +10,6 @@ from ..runs.names import PROGRAM
 
 DEFAULT_CONFIG = "synthetic"  # which needs no data
 COMMANDS = ("fit", "validate", "test", "predict", "check", "lr_find")
-# Commands with a parser of their own, and their modules; all but export start without torch.
-OWN_MAIN = {name: f"{__package__}.{name}" for name in ("seed_noise", "compare", "runs", "export")}
 TEXTS = {
     "fit": "Train a model. Everything about the run is kept in runs/NAME/version_N.",
     "validate": "Measure the best epoch of a run on its validation images.",
@@ -24,6 +22,8 @@ TEXTS = {
     "runs": "List runs with their status and results.",
     "export": "Write the network of a run as one file that runs without this package.",
 }
+# Commands with a parser of their own, and their modules; all but export start without torch.
+OWN_MAIN = {name: f"{__package__}.{name}" for name in TEXTS if name not in COMMANDS}
 
 
 class OptionParser(argparse.ArgumentParser):

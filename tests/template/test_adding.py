@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
 SMALL = ["--data.train_size", "48", "--data.val_size", "16", "--data.test_size", "8"]
 SMALL += ["--data.batch_size", "16", "--data.image_size", "8", "--trainer.max_epochs", "2"]
 SMALL += ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
@@ -148,9 +149,9 @@ LINES = {  # what is added to a list, and after which line
         ("from project.callbacks.pictures ", f"from {PICTURE} import WeightsPicture"),
         ("    pictures: ", "    weights: WeightsPicture | None = lazy_instance(WeightsPicture)"),
     ],
-    "project/preflight/checks.py": [
-        ("from .evaluation ", "from .few_examples import FewExamplesCheck"),
-        ("    EvaluationCheck,", "    FewExamplesCheck,"),
+    "project/preflight/controls.py": [
+        ("from .init_loss ", "from .few_examples import FewExamplesCheck"),
+        ("CHECKS += ", "CHECKS += [FewExamplesCheck]"),
     ],
     "project/commands/table.py": [
         ('    "runs": ', '    "count": "Count runs.",'),
