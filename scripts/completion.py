@@ -1,26 +1,26 @@
 """Print what makes bash, zsh or fish complete commands: python scripts/completion.py bash
 
-The script that it prints holds all words, so that a TAB starts no Python, let alone torch.
+The words are those of --help. The printed script holds all of them, so that a TAB starts no Python.
 """
 
 import inspect
+import io
+import os
+import re
 import sys
 import typing
-from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
+from importlib import import_module
+from pydoc import locate
 from typing import Any
 
-from lightning.pytorch import LightningDataModule
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
-
-from project import models
-from project.callbacks import Callbacks
-from project.commands.cli import CLI
+from project.commands.cli import main
 from project.commands.links import FOLLOWS
 from project.commands.sources import config_folder
 from project.commands.table import COMMANDS, OWN_MAIN
+from project.runs.names import PACKAGE as NAME  # of the command too
 
-NAME = CLI.__module__.partition(".")[0]  # of the package and of its command
+MANY = ("--trainer", "--model.metrics")  # options that take more classes than anyone lists
 BASH = """\
 _{name}() {{
   local words current="${{COMP_WORDS[COMP_CWORD]}}"
@@ -32,30 +32,41 @@ _{name}() {{
   COMPREPLY=($(compgen -W "$words" -- "$current"))
 }}
 complete -o default -F _{name} {name}"""
-OWN = (  # options of commands that are not LightningCLI's
-    *(
-        "--seeds",
-        "--jobs",
-        "--sweep",
-        "--metric",
-        "--test",
-        "--sort",
-        "--json",
-        "--format",
-        "--output",
-    ),
-)
 
 
-class _Parsers(CLI):
-    """The parsers, of which nothing is run."""
+def help_of(command: str, *args: str) -> dict[str, str]:
+    """Return the options that the help of a command lists, each with its text."""
+    os.environ["COLUMNS"] = "100000"  # a line for each text
+    run = import_module(OWN_MAIN[command]).main if command in OWN_MAIN else main
+    with redirect_stdout(io.StringIO()) as said, suppress(SystemExit):
+        run([*args] if command in OWN_MAIN else [command, *args])
+    found = {}
+    for text in re.split(r"^  (?=-)", said.getvalue(), flags=re.MULTILINE)[1:]:
+        for name in re.findall(r"(?:^|, )(-\w|--\w[\w.]+\+?)", text.partition("  ")[0]):
+            found[name] = " ".join(text.split())
+    return found
 
-    def parse_arguments(self, parser: Any, args: Any) -> None:
-        raise StopIteration(self._subcommand_parsers)
+
+def choices(text: str) -> list[str]:
+    """Return what an option can be, if its help lists choices or classes."""
+    braces = re.match(r"-\S+ {(.*?)}", text)
+    if braces:
+        return [word for word in braces[1].split(",") if word != "null"]
+    kind = text.rpartition("(type: ")[2].partition(", default:")[0]
+    words = ["true", "false"] if re.search(r"\bbool\b", kind) else []
+    for literal in re.findall(r"Literal\[(.*?)\]", kind):
+        words += [word.strip("'") for word in literal.split(", ")]
+    return words + sorted({name.rpartition(".")[2] for name in classes(text)})
+
+
+def classes(text: str) -> list[str]:
+    """Return the full names of the classes that an option can be."""
+    found = re.search(r"known subclasses: (.*?)\)", text)
+    return [n for n in found[1].split(", ") if not inspect.isabstract(locate(n))] if found else []
 
 
 def values(kind: Any) -> list[str]:
-    """What an option of a type can be, if that is a choice."""
+    """Return what an argument of a type can be, if that is a choice."""
     if kind is bool:
         return ["true", "false"]
     parts = typing.get_args(kind)
@@ -64,55 +75,31 @@ def values(kind: Any) -> list[str]:
     return [value for part in parts for value in values(part)]
 
 
-def subclasses(base: type[Any]) -> Iterator[type[Any]]:
-    for child in base.__subclasses__():
-        yield child
-        yield from subclasses(child)
-
-
-def is_hidden(kind: type[Any]) -> bool:
-    return inspect.isabstract(kind) or kind.__name__.startswith("_")
-
-
-def class_options(option: str, classes: list[type[Any]]) -> dict[str, list[str]]:
-    """An option that takes a class, and those of its arguments."""
-    found = {option: sorted({kind.__name__ for kind in classes})}
-    for kind in classes:
-        for base in kind.__mro__[:-1]:
-            parameters = inspect.signature(base.__init__).parameters.values()
-            for p in parameters if "__init__" in vars(base) else ():
-                if (
-                    p.name not in ("self", "optimizer", "params", "defaults")
-                    and p.kind != p.VAR_KEYWORD
-                ):
-                    found.setdefault(f"{option}.{p.name}", values(p.annotation))
+def arguments(option: str, kind: Any) -> dict[str, list[str]]:
+    """Return the options for the arguments of a class, and of its bases."""
+    found = {}
+    for base in (base for base in kind.__mro__[:-1] if "__init__" in vars(base)):
+        for p in inspect.signature(base.__init__).parameters.values():
+            known = p.name in ("self", "optimizer", "params", "defaults")
+            if not known and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
+                found[f"{option}.{p.name}"] = values(p.annotation)
     return found
 
 
 def options() -> dict[str, list[str]]:
-    """Every option with what it can be."""
-    try:
-        _Parsers([])
-    except StopIteration as stop:
-        parsers = stop.value
-    found = {name: list[str]() for name in OWN}
-    for parser in parsers.values():
-        for action in parser._actions:
-            for name in action.option_strings:
-                found.setdefault(name, values(getattr(action, "_typehint", None)))
+    """Return every option with what it can be."""
+    texts = help_of("fit", "--model.help", "MLP")
+    for command in (*COMMANDS, *OWN_MAIN):
+        texts |= help_of(command, "--help")
+    found: dict[str, list[str]] = {}
+    for option, text in texts.items():
+        found[option] = choices(text)
+        for name in classes(text) if not option.startswith(MANY) else ():
+            for argument, words in arguments(option, locate(name)).items():
+                found[argument] = found.get(argument) or words
     folder = config_folder()
     names = [str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml")]
     found["--config"] = found["-c"] = sorted(names)
-    kinds = {
-        "--model": list(subclasses(models.Task)),
-        "--data": list(subclasses(LightningDataModule)),
-        "--model.optimizer": list(subclasses(Optimizer)),
-        "--model.lr_scheduler": list(subclasses(LRScheduler)),
-    }
-    for field, kind in typing.get_type_hints(Callbacks).items():
-        kinds[f"--{field}"] = [part for part in typing.get_args(kind) if part is not type(None)]
-    for option, classes in kinds.items():
-        found |= class_options(option, [kind for kind in classes if not is_hidden(kind)])
     return {name: found[name] for name in sorted(found) if name[2:] not in FOLLOWS}
 
 
