@@ -157,7 +157,7 @@ LINES = {  # what is added to a list, and after which line
         ('    "runs": ', '    "count": "Count runs.",'),
     ],
     "project/commands/options.py": [
-        ("    name: str", '    greeting: str = ""'),
+        ("    name: str", '    greeting: str = "hi"'),
     ],
     "project/models/objectives.py": [],
 }
