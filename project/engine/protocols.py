@@ -14,6 +14,13 @@ class HasClasses(Protocol):
 
 
 @runtime_checkable
+class HasBatchSize(Protocol):
+    """Data that say how many examples a batch has, over all processes."""
+
+    batch_size: int
+
+
+@runtime_checkable
 class HasObjective(Protocol):
     """A network that says what it is trained for."""
 
