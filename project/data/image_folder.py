@@ -1,4 +1,4 @@
-"""The user's own images: one folder per class."""
+"""Your own images: one folder per class."""
 
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from project.engine.values import Images
 
 
 class Part(NamedTuple):
-    """Image files of a part, and the class of each, int64 (N,)."""
+    """The image files of a part, and the class of each, int64 (N,)."""
 
     files: ImageFiles
     labels: Tensor
@@ -28,10 +28,10 @@ class ImageFolderDataModule(AugmentedImageDataModule):
     """Your own images, one folder per class: `root/train/cat/1.jpg`, or just `root/cat/1.jpg`.
 
     Folders within a class folder are read, too. JPEG, PNG, WebP, BMP, TIFF, GIF (the first
-    picture), JPEG 2000, AVIF and PPM are read; what is left out is counted and said. Without
-    folders `val` and `test` beside `train`, those examples are dealt out of the training images by
-    a hash of their content and `split_seed`, so that adding, removing or renaming images moves
-    none of the others, and copies of an image stay together.
+    picture), JPEG 2000, AVIF and PPM are read; everything that is left out is counted and reported.
+    Without folders `val` and `test` beside `train`, those examples are taken from the training
+    images by a hash of their content and `split_seed`, so that adding, removing or renaming images
+    moves none of the others, and copies of an image stay together.
 
     Args:
         root: Folder with the class folders, or with `train` and optionally `val` and `test`.
@@ -77,7 +77,7 @@ class ImageFolderDataModule(AugmentedImageDataModule):
     def class_names(self) -> list[str]:  # type: ignore[override]
         folder = self._folders["train"]
         if not folder.is_dir():
-            raise ValueError(f"{folder.resolve()} is no folder: set --data.root to your images")
+            raise ValueError(f"{folder.resolve()} is not a folder: set --data.root to your images")
         names = [path.name for path in folders(folder)]
         if len(names) < 2:
             found = f"only {names[0]!r}" if names else "none"
@@ -88,7 +88,7 @@ class ImageFolderDataModule(AugmentedImageDataModule):
 
     @cached_property
     def _parts(self) -> dict[Split, Part]:
-        """The image files of each part that has a folder. Says what else is in these folders."""
+        """The image files of each part that has a folder; it also reports what is left out."""
         assert self.class_names, "or it has raised what is wrong with the folder"
         total = beside(self.root)
         if self.root != self._folders["train"]:
@@ -104,7 +104,7 @@ class ImageFolderDataModule(AugmentedImageDataModule):
         return parts
 
     def _is_flat(self, split: Split, folder: Path) -> bool:
-        """Whether a folder has images but no classes, which a test without labels may."""
+        """Return whether a folder has images but no classes, as a test set without labels may."""
         loose = beside(folder)
         if folders(folder) or not loose.doubtful:
             return False
@@ -121,22 +121,14 @@ class ImageFolderDataModule(AugmentedImageDataModule):
         return True
 
     def _find(self, split: Split, folder: Path, total: Found) -> Part:
-        """The images of each class of a part, of which none may be mostly left out."""
+        """Return the images of each class of a part, and add what was found to `total`."""
         names = {path.name for path in folders(folder)}
         if unknown := names - set(self.class_names):
             raise ValueError(f"{folder} has classes that the training images lack: {unknown}")
         paths: list[Path] = []
         labels: list[int] = []
         for label, name in enumerate(self.class_names):
-            found = scan(folder / name) if name in names else Found()
-            if not found.paths and split == "train":
-                why = f"left out: {reasons}" if (reasons := found.reasons()) else "it is empty"
-                raise ValueError(
-                    f"class folder {folder / name} has no images ({why}; {READ} are read)"
-                )
-            found.check(folder / name)
-            if name in names and not found.paths:
-                found.left_out["empty class folder"] += 1
+            found = _images_of_class(folder / name, needed=split == "train")
             total.add(found)
             paths += found.paths
             labels += [label] * len(found.paths)
@@ -146,7 +138,7 @@ class ImageFolderDataModule(AugmentedImageDataModule):
         return Part(files, torch.tensor(labels))
 
     def prepare_data(self) -> None:
-        """Read the images once for all processes of a machine, which then find the cache."""
+        """Read the images once for all processes of a machine, which then use the cache."""
         if self.trainer is None or self.trainer.world_size == 1 or not self.cache:
             return
         for split in self._parts:
@@ -167,7 +159,7 @@ class ImageFolderDataModule(AugmentedImageDataModule):
         return [path.relative_to(self.root).as_posix() for path in part.files.paths]
 
     def deal(self, labels: Tensor, own_val: bool) -> dict[Split, Tensor]:
-        """By a hash of each image, so that no image moves when others come or go."""
+        """Split by a hash of each image, so that no image moves when others come or go."""
         shares: dict[Split, float] = {"test": self.test_size, "val": self.val_size}
         shares = {split: share for split, share in shares.items() if split not in self._parts}
         for split, share in shares.items():
@@ -179,3 +171,15 @@ class ImageFolderDataModule(AugmentedImageDataModule):
                 )
         digests = self._parts["train"].files.digests
         return deal(numbers(digests, self.split_seed), labels, shares, self.train_size)
+
+
+def _images_of_class(folder: Path, needed: bool) -> Found:
+    """Return the images of a class, of which not most may be left out, and some may be needed."""
+    found = scan(folder) if folder.is_dir() else Found()
+    if not found.paths and needed:
+        why = f"left out: {reasons}" if (reasons := found.reasons()) else "it is empty"
+        raise ValueError(f"class folder {folder} has no images ({why}; {READ} are read)")
+    found.check(folder)
+    if not found.paths and folder.is_dir():
+        found.left_out["empty class folder"] += 1
+    return found

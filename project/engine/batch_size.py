@@ -1,4 +1,4 @@
-"""How many examples a batch has, whatever it is made of."""
+"""The number of examples in a batch, whatever it is made of."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -8,10 +8,10 @@ from torch import Tensor
 
 
 def batch_size_of(batch: Any) -> int | None:
-    """The number of examples, if it can be told.
+    """Return the number of examples in a batch, or None if there is no tensor in it.
 
-    It is the length that all tensors of the batch have in common, or that of its lists, as in a
-    pair of a list of images and a list of targets, or else that of its first tensor.
+    This is the common length of all tensors in the batch; or the length of its lists, if it is for
+    example a pair of a list of images and a list of targets; or the length of its first tensor.
     """
     sizes = list(_lengths(batch))
     if len(set(sizes)) > 1 and isinstance(batch, list | tuple):

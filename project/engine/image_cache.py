@@ -1,7 +1,7 @@
-"""What was found in image files at an earlier start, so that they need not all be read again.
+"""A cache of what earlier starts read from image files, so that they need not be read again.
 
 `<stem>.json` has size, time and hash of each file that was read in full, and the checksum of
-`<stem>-<state>.npy`, the decoded pixels. Nothing of it is used that is not what was written.
+`<stem>-<state>.npy`, the decoded pixels. Both files are used only if their checksums are right.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ from ..runs.files import check_regular, read_text, replacing, write_whole
 from .image_files import ImageFiles
 from .values import Images
 
-MANY = 5000  # images, which take a while
-ABANDONED_S = 3600  # after which a half-written file that nobody writes to is removed
+MANY = 5000  # images that take so long to read that it is announced
+ABANDONED_S = 3600  # after this time, a half-written file that nobody writes to is removed
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Record:
 
 
 class ImageCache:
-    """Reads image files, as far as an earlier start has not.
+    """Reads the image files that no earlier start has read.
 
     Args:
         folder: Folder of the cache, or None to keep nothing.
@@ -50,10 +50,10 @@ class ImageCache:
         self.folder, self.root, self.stem = folder, root, stem
 
     def read(self, files: ImageFiles, in_memory: bool) -> Images:
-        """Read each file that is not known, and give `files` the hashes of all.
+        """Read each file that is not in the cache, and give `files` the hashes of all.
 
         Returns:
-            The pixels, uint8 (N, C, H, W), if they are to be in memory, else the files.
+            The pixels, uint8 (N, C, H, W), if they should be in memory; otherwise the files.
 
         Raises:
             ValueError: With the names of the files that can't be read.
@@ -86,7 +86,7 @@ class ImageCache:
         return files if pixels is None else pixels
 
     def _array_name(self, names: Sequence[str], states: Sequence[list[int]]) -> str:
-        """Name of the file of the pixels of some files, as this version of Pillow decodes them."""
+        """Return the name of the file of pixels, for these files and this version of Pillow."""
         state = json.dumps([PIL.__version__, names, states])
         return f"{self.stem}-{hashlib.sha256(state.encode()).hexdigest()[:16]}.npy"
 
@@ -106,14 +106,14 @@ class ImageCache:
         return Record()
 
     def _read_array(self, record: Record, shape: tuple[int, ...]) -> Tensor | None:
-        """The pixels, mapped and not read, if they are what was written."""
+        """Return the pixels, memory-mapped, if they are what was written."""
         assert self.folder is not None
         path = self.folder / record.array
         try:
             check_regular(path)
             array = np.load(path, mmap_mode="c")
             if (array.shape, array.dtype) != (shape, np.uint8):
-                raise ValueError(f"it holds {array.dtype} {array.shape} and not uint8 {shape}")
+                raise ValueError(f"it holds {array.dtype} {array.shape}, not uint8 {shape}")
             if zlib.crc32(array.data) != record.crc32:
                 raise ValueError("its checksum differs")
         except Exception as error:  # a damaged file can raise anything
@@ -122,7 +122,7 @@ class ImageCache:
         return torch.from_numpy(array)
 
     def _write(self, record: Record, array: str, pixels: Tensor | None) -> None:
-        """Write what was found, if the folder can be written to."""
+        """Write what was read, if the folder can be written to."""
         if self.folder is None:
             return
         path = self.folder / f"{self.stem}.json"
@@ -139,7 +139,7 @@ class ImageCache:
             rank_zero_info(f"No image cache is kept, so the next start reads all again: {error}")
 
     def _sweep(self, array: str) -> None:
-        """Remove the pixels of earlier states, and what a killed process has left half-written."""
+        """Remove the pixels of earlier states, and half-written files of killed processes."""
         assert self.folder is not None
         for stale in self.folder.glob(f"{self.stem}-*.npy"):
             if stale.name != array:

@@ -1,4 +1,4 @@
-"""Image files: how they are decoded, one by one when asked for, or all at once."""
+"""Image files: decoding them one by one on demand, or all at once."""
 
 import hashlib
 import io
@@ -19,8 +19,8 @@ from ..runs.files import open_regular, read_bytes
 from .image_index import FORMATS
 
 LISTED = 10  # bad files named in one error
-MAX_MEGAPIXELS = 179.0  # Pillow's bound against images that would fill the memory
-TURNED = {  # by the orientation of EXIF 2.32, 4.6.4
+MAX_MEGAPIXELS = 179.0  # Pillow's own bound, against images that would fill the memory
+TURNED = {  # by the orientation in EXIF 2.32, 4.6.4
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -29,14 +29,14 @@ TURNED = {  # by the orientation of EXIF 2.32, 4.6.4
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-warnings.filterwarnings("ignore", module=r"PIL\.TiffImagePlugin")  # of damaged EXIF data
+warnings.filterwarnings("ignore", module=r"PIL\.TiffImagePlugin")  # about damaged EXIF data
 Image.MAX_IMAGE_PIXELS = None  # it counts the pixels before a JPEG is reduced: `_reduce` counts
 
 
 class DamagedImageError(ValueError):
     """An image can't be read; the message names it and the cause.
 
-    A DataLoader's worker hands on the whole traceback as the message, and its last line says it.
+    A worker of a DataLoader passes the whole traceback as the message: its last line is kept.
     """
 
     def __init__(self, message: str) -> None:
@@ -46,7 +46,7 @@ class DamagedImageError(ValueError):
 def read_image(
     path: Path, image_size: int, channels: int, megapixels: float = MAX_MEGAPIXELS
 ) -> Tensor:
-    """Decode the image in a regular file, as `decode` does."""
+    """Open a regular file and decode the image in it."""
     with open_regular(path) as file:
         return decode(file, image_size, channels, megapixels)
 
@@ -54,11 +54,11 @@ def read_image(
 def decode(file: IO[bytes], image_size: int, channels: int, megapixels: float) -> Tensor:
     """Decode an image to uint8 (C, image_size, image_size), cropped to a square about its centre.
 
-    A photo is turned as its EXIF data say; transparent parts become white; 16 bits become 8. Of an
-    image that moves, the first picture is taken.
+    A photo is rotated as its EXIF data say; transparent parts become white; 16 bits become 8. If
+    an image has several frames, the first one is taken.
 
     Args:
-        file: Image file, opened.
+        file: Opened image file.
         image_size: Height and width, in pixels.
         channels: 3 for colour, 1 for grey.
         megapixels: Largest size that is decoded. A JPEG is decoded at a fraction of its own size.
@@ -72,21 +72,21 @@ def decode(file: IO[bytes], image_size: int, channels: int, megapixels: float) -
 
 
 def _reduce(image: Image.Image, image_size: int, megapixels: float) -> None:
-    """Let a JPEG be decoded at a fraction of its size, many times faster; refuse a huge image."""
+    """Decode a JPEG at a fraction of its size, which is many times faster; refuse a huge image."""
     full = image.size
     image.draft("RGB", (image_size, image_size))
-    # A progressive JPEG is held in full size while it is decoded.
+    # A progressive JPEG takes its full size in memory while it is decoded.
     width, height = full if "progressive" in image.info else image.size
     if width * height > megapixels * 1e6:
         raise ValueError(
             f"it has {full[0]}×{full[1]} pixels, {full[0] * full[1] / 1e6:.0f} megapixels: to read "
-            f"it all the same, set --data.max_megapixels above {megapixels:g}"
+            f"it anyway, set --data.max_megapixels above {megapixels:g}"
         )
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Turn an image as its camera was held. What else its EXIF data say, or fail to, is ignored."""
-    image.load()  # TIFF and AVIF turn themselves, and then say so
+    """Rotate an image to how its camera was held, by EXIF data that may be damaged."""
+    image.load()  # TIFF and AVIF rotate themselves, and then reset the orientation
     orientation = 1
     with suppress(Exception):  # damaged EXIF data can raise anything
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
@@ -102,7 +102,7 @@ def _flat(image: Image.Image, channels: int) -> Image.Image:
             raise ValueError("its values have more than 16 bits: save it with 8 or 16")
         image = Image.fromarray((values >> 8).astype(np.uint8))
     if image.mode == "F":
-        raise ValueError("its values are of floating point, in no known range: save it with 8 bits")
+        raise ValueError("its values are floating point, in an unknown range: save it with 8 bits")
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -116,15 +116,15 @@ def _square(image: Image.Image, image_size: int) -> Image.Image:
 
 
 def _cannot(path: Path, error: Exception) -> str:
-    """The sentence for a file that can't be read."""
+    """Return the sentence for a file that can't be read."""
     cause = (error.strerror if isinstance(error, OSError) else None) or error
     if isinstance(error, UnidentifiedImageError):
-        cause = "it is in no known format"
+        cause = "its format is not known"
     return f"{path} can't be read as an image ({cause})"
 
 
 class ImageFiles(Dataset[Tensor]):
-    """Decodes an image of a list of files, uint8 (C, H, W), when it is asked for.
+    """Images of a list of files, uint8 (C, H, W), each decoded on demand.
 
     Args:
         paths: Paths of the files.
@@ -156,19 +156,19 @@ class ImageFiles(Dataset[Tensor]):
             raise DamagedImageError(_cannot(path, error)) from error
 
     def identity(self, indices: Tensor) -> bytes:
-        """What the images of some indices hold, and how they are decoded."""
+        """Return what the images of some indices hold, and how they are decoded."""
         held = b"".join(self.digests[i] for i in indices.tolist())
         return f"{self.image_size}x{self.channels} ".encode() + held
 
     def read_all(self, todo: list[int], pixels: Tensor | None) -> dict[int, bytes]:
-        """Read and decode files on all cores, each once.
+        """Read and decode files on all cores, each one once.
 
         Args:
             todo: Indices of the files.
-            pixels: Images that are filled, uint8 (N, C, H, W), unless they are to be dropped.
+            pixels: Tensor that the images are written to, uint8 (N, C, H, W), or None to drop them.
 
         Returns:
-            Hash of the content of each file, by its index.
+            The hash of the content of each file, by its index.
 
         Raises:
             ValueError: With the names of the files that can't be read.

@@ -1,4 +1,4 @@
-"""Which files of a folder are images, which folders are its parts, and what is left out, by reason.
+"""Which files in a folder are images, which folders are its parts, and what is left out and why.
 
 Nothing is left out without being counted.
 """
@@ -16,11 +16,11 @@ from PIL import Image
 
 from .datamodule import Split
 
-# Those of Pillow's decoders that are in wide use: no other one is run, whatever a file holds. EPS,
-# as an example, would be run by Ghostscript.
+# The widely used decoders of Pillow: no other one runs, whatever a file holds. EPS, for example,
+# would be run by Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "TIFF", "GIF", "PPM", "JPEG2000", "AVIF")
 READ = "JPEG, PNG, WebP, BMP, TIFF, GIF, JPEG 2000, AVIF and PPM"
-# Images of formats that are not read. A file without a suffix may be one, too.
+# Suffixes of image formats that are not read. A file without a suffix may be an image, too.
 NOT_READ = re.compile(
     r"(\.(heic|heif|jxl|tga|psd|ico|cur|icns|pcx|dds|sgi|xpm|xbm|eps|svg|exr|hdr|dcm"
     r"|raw|dng|cr2|cr3|nef|arw|orf|rw2))?"
@@ -30,20 +30,20 @@ PARTS: dict[str, Split] = {
     **dict.fromkeys(("val", "valid", "validation", "validate", "dev"), "val"),
     **dict.fromkeys(("test", "testing", "tests"), "test"),
 }
-CACHE = ".cache"  # the project's own folder in that of the images
+CACHE = ".cache"  # the project's own folder, beside the images
 SHOWN = 4  # suffixes, or folders, that are named
 
 
 @cache
 def suffixes() -> frozenset[str]:
-    """Suffixes of the formats that are read, in lower case."""
+    """Return the suffixes of the formats that are read, in lower case."""
     known = Image.registered_extensions()
     return frozenset(suffix for suffix, name in known.items() if name in (*FORMATS, "MPO"))
 
 
 @dataclass
 class Found:
-    """What is in a folder: the images that are read, and how many files are left out, and why."""
+    """Content of a folder: the images that are read, and how many files are left out and why."""
 
     paths: list[Path] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -61,7 +61,7 @@ class Found:
         self.doubtful += other.doubtful
 
     def reasons(self) -> str:
-        """As "hidden 3, other suffix 12 (.heic 10, .txt 2)"; nothing if nothing is left out."""
+        """Say what is left out, for example "hidden 3, other suffix 12 (.heic 10, .txt 2)"."""
         reasons = self.left_out + Counter({"other suffix": self.other_suffixes.total()})
         ranked = sorted(self.other_suffixes.items(), key=lambda item: (-item[1], item[0]))
         named = [f"{suffix or 'none'} {count}" for suffix, count in ranked[:SHOWN]]
@@ -83,7 +83,7 @@ class Found:
 
 
 def scan(folder: Path) -> Found:
-    """Images in a folder and in all folders in it, in the order of their paths.
+    """Find the images in a folder and in all folders in it, in the order of their paths.
 
     Raises:
         ValueError: If a folder can't be read.
@@ -105,7 +105,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _scan(folder: Path, found: Found, above: tuple[tuple[int, int], ...]) -> None:
-    """Add what is in a folder; `above` are the folders that lead to it, which a link may repeat."""
+    """Add the content of a folder; `above` are the folders it lies in, to which a link may lead."""
     for path in entries(folder):
         if path.name.startswith("."):
             found.left_out["hidden"] += path.name != CACHE
@@ -135,7 +135,7 @@ def _add_file(path: Path, mode: int, found: Found) -> None:
 
 
 def entries(folder: Path) -> list[Path]:
-    """What is in a folder, in order.
+    """Return what is in a folder, in order.
 
     Raises:
         ValueError: If it can't be read.
@@ -147,12 +147,12 @@ def entries(folder: Path) -> list[Path]:
 
 
 def folders(folder: Path) -> list[Path]:
-    """The visible folders in a folder, in order."""
+    """Return the visible folders in a folder, in order."""
     return [path for path in entries(folder) if path.name[0] != "." and path.is_dir()]
 
 
 def beside(folder: Path) -> Found:
-    """Files that lie in a folder itself, where only folders are looked for."""
+    """Find the files that lie in a folder itself, where only folders are expected."""
     found = Found()
     for path in entries(folder):
         if path.name.startswith("."):
@@ -165,16 +165,16 @@ def beside(folder: Path) -> Found:
 
 
 def part_of(name: str) -> Split | None:
-    """The part that a folder's name means, in any usual spelling, such as `Train` or `test_set`."""
+    """Return the part that a folder's name means, in any usual spelling (`Train`, `test_set`)."""
     word = re.sub("[^a-z]", "", name.lower())
     return PARTS.get(word) or PARTS.get(re.sub("(set|data|images|split)$", "", word))
 
 
 def find_parts(root: Path) -> dict[Split, Path]:
-    """The folders of training, validation and test images; all images may be the training's.
+    """Return the folders of training, validation and test images, or all of `root` as training.
 
-    A folder called `train` is a part if there are folders in it, or nothing but parts beside it;
-    else it is a class, as of vehicles.
+    A folder called `train` is a part if there are folders in it, or only parts beside it; otherwise
+    it is a class, for example of vehicles.
 
     Raises:
         ValueError: If it is not clear which folder is which part.

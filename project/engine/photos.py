@@ -1,4 +1,4 @@
-"""Photos without labels, read and normalised as the images that a network was trained on."""
+"""Photos without labels, read and normalised like the images that a network was trained on."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ from .transforms import BatchTransform, Normalize
 
 
 def stored_preprocessing(checkpoint: dict[str, Any]) -> dict[str, Any] | None:
-    """How the run of a checkpoint reads and normalises images, if it is of images."""
+    """Return how a checkpoint's run reads and normalises images, or None if it has no images."""
     for state in checkpoint.values():
         if isinstance(state, dict) and "preprocessing" in state:
             found: dict[str, Any] = state["preprocessing"]
@@ -25,7 +25,7 @@ def stored_preprocessing(checkpoint: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def preprocessing(path: Path, checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """How the run of a checkpoint reads and normalises images, and the names of its classes.
+    """Return how a checkpoint's run reads and normalises images, and the names of its classes.
 
     Raises:
         ValueError: If the checkpoint does not say so.
@@ -33,13 +33,13 @@ def preprocessing(path: Path, checkpoint: dict[str, Any]) -> dict[str, Any]:
     found = stored_preprocessing(checkpoint)
     if found is None:
         raise ValueError(
-            f"{path} is not of images, or is older than `export` and `predict --images`"
+            f"{path} was not trained on images, or is older than `export` and `predict --images`"
         )
     return found
 
 
 class Photos(ImageFiles):
-    """Image files of which some may be damaged: these are black, and `unreadable` says why."""
+    """Image files, some of which may be damaged: these are black, and `unreadable` says why."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -53,7 +53,7 @@ class Photos(ImageFiles):
             return torch.zeros(self.channels, self.image_size, self.image_size, dtype=torch.uint8)
 
     def __getitems__(self, indices: list[int]) -> list[Tensor]:
-        """A batch, by threads: what processes would write down is lost with them."""
+        """Read a batch in threads, since what processes note in `unreadable` would be lost."""
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(self.__getitem__, indices))
 
@@ -74,13 +74,13 @@ class PhotosDataModule(StreamDataModule):
         self.image_size = preprocessing["image_size"]
         self.in_channels = preprocessing["in_channels"]
         if not root.is_dir():
-            raise ValueError(f"--images: {root} is no folder, whose images could be classified")
+            raise ValueError(f"--images: {root} is not a folder: name one with images to classify")
         found = scan(root)
         if reasons := found.reasons():
             rank_zero_info(f"{len(found.paths):,} images in {root}; left out: {reasons}")
         found.check(root)
         if not found.paths:
-            raise ValueError(f"--images: {root} has no images in it ({READ} are read)")
+            raise ValueError(f"--images: there are no images in {root} ({READ} are read)")
         self.photos = Photos(found.paths, self.image_size, self.in_channels, max_megapixels)
 
     def setup(self, stage: str) -> None:

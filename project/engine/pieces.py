@@ -1,15 +1,15 @@
-"""What a checkpoint consists of, so that one that has lost a part is known when it is loaded."""
+"""A list of the parts of a checkpoint, so that a missing one is noticed when it is loaded."""
 
 import hashlib
 from typing import Any
 
-WHOLE = ("state_dict", "callbacks")  # compared by name and shape elsewhere, or one by one
+WHOLE = ("state_dict", "callbacks")  # weights are compared elsewhere, callbacks one by one
 
 
 def pieces(checkpoint: dict[str, Any]) -> dict[str, str]:
-    """Return a hash for each part of a checkpoint, and for each callback's, of what is in it.
+    """Return a hash of the structure of each part of a checkpoint, and of each callback's state.
 
-    Names, types, shapes and lengths count, and no values: the checksums of the file cover those.
+    The structure is names, types, shapes and lengths. Values are covered by the file's checksums.
     """
     parts = {name: part for name, part in checkpoint.items() if name not in WHOLE}
     parts |= {f"callbacks.{name}": s for name, s in checkpoint.get("callbacks", {}).items()}

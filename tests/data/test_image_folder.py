@@ -432,7 +432,7 @@ def test_an_image_that_breaks_later_is_one_sentence(one_level: Path, num_workers
     loader = TensorLoader(*data.sets["train"][:2], 10, num_workers=num_workers)
     with pytest.raises(DamagedImageError) as error:
         list(loader)
-    assert str(error.value) == f"{path} can't be read as an image (it is in no known format)"
+    assert str(error.value) == f"{path} can't be read as an image (its format is not known)"
 
 
 def test_one_class_is_refused(one_level: Path) -> None:
@@ -455,7 +455,7 @@ def test_empty_class_is_named(one_level: Path) -> None:
 
 
 def test_missing_root_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"/photos is no folder: set --data\.root to your images"):
+    with pytest.raises(ValueError, match=r"/photos is not a folder: set --data\.root to"):
         make(tmp_path / "photos")
 
 

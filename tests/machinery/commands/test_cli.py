@@ -465,7 +465,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "no images": (
         ["fit", "--config", "image_folder", "--data.root", "nowhere"],
         1,
-        "nowhere is no folder: set --data.root",
+        "nowhere is not a folder: set --data.root",
     ),
 }
 

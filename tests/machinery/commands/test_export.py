@@ -187,7 +187,7 @@ def test_run_without_a_best_checkpoint_or_of_other_data_is_one_sentence(tmp_path
     config = ["fit", "--config=linear_regression", "--trainer.max_epochs=1", *TINY[4:]]
     main([*config[:3], *TINY[5:], f"--trainer.default_root_dir={tmp_path}"])
     run = tmp_path / "linear_regression" / "version_0"
-    with pytest.raises(ValueError, match="best.ckpt is not of images, or is older than"):
+    with pytest.raises(ValueError, match="best.ckpt was not trained on images, or is older than"):
         export.main([f"--run={run}"])
     (run / "checkpoints" / "best.ckpt").unlink()
     with pytest.raises(ValueError, match="there is no checkpoint .*best.ckpt"):

@@ -134,9 +134,9 @@ def test_photos_are_decoded_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> N
             False,
             ["--images=photos"],
             1,
-            "--images: photos is no folder, whose images could be classified",
+            "--images: photos is not a folder: name one with images to classify",
         ),
-        (True, ["--images=photos"], 1, "--images: photos has no images in it (JPEG, PNG"),
+        (True, ["--images=photos"], 1, "--images: there are no images in photos (JPEG, PNG"),
         (True, ["--image=photos"], 2, "unknown option --image (did you mean --images?)"),
     ],
 )
@@ -161,5 +161,5 @@ def test_checkpoint_of_before_is_one_sentence(run: Path) -> None:
     checkpoint = torch.load(path, weights_only=True)
     del checkpoint["ImageFolderDataModule"]["preprocessing"]
     torch.save(checkpoint, path)
-    with pytest.raises(ValueError, match="best.ckpt is not of images, or is older than `export`"):
+    with pytest.raises(ValueError, match="best.ckpt was not trained on images, or is older"):
         main(["predict", f"--run={run}", "--images=photos"])

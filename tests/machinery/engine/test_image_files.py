@@ -153,7 +153,7 @@ def test_a_huge_image_names_the_option(tmp_path: Path, kind: type[ImageFiles]) -
     files = kind([path], 8, 3)
     expected = (
         f"{path} can't be read as an image (it has 20000×20000 pixels, 400 megapixels: to read it "
-        "all the same, set --data.max_megapixels above 179)"
+        "anyway, set --data.max_megapixels above 179)"
     )
     if isinstance(files, Photos):
         assert not files[0].any()
@@ -171,7 +171,7 @@ def test_a_huge_image_names_the_option(tmp_path: Path, kind: type[ImageFiles]) -
 def test_only_formats_in_wide_use_are_decoded(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"\(it is in no known format\)"):
+    with pytest.raises(ValueError, match=r"\(its format is not known\)"):
         ImageFiles([path], 8, 3)[0]
 
 
