@@ -112,7 +112,7 @@ def main(args: list[str]) -> int:
         parser.error("two groups are needed, or more; a glob is one group, in quotes")
     metric = options.metric or find_group(options.groups[0], None).metric
     if options.test:
-        metric = f"test/{metric.split('/')[-1]}"
+        metric = f"test/{metric.partition('/')[2] or metric}"
     groups = [find_group(spec, metric) for spec in options.groups]
     results = compare(groups)
     if options.json:

@@ -34,36 +34,11 @@ def run_jobs(jobs: Sequence[Job], number: int, show: Show) -> tuple[list[Status]
     Returns:
         The last status of each job, and the signal that has stopped them before their end, or 0.
     """
-    children, slots = Children(), SimpleQueue[int]()
-    gpus = visible_gpus() if number > 1 else []
-    for slot in range(number):
-        slots.put(slot)
-
-    def train(job: Job, resumed: Record | None) -> Status:
-        slot = slots.get()  # one is free, since there are as many as threads
-        try:
-            show(job, Status("training"))
-            share = environment(slot, number, gpus, job.variant.devices)
-            return status_at_end(job, children.run(fit_command(job, resumed), job.log, share))
-        finally:
-            slots.put(slot)
-
-    def run(job: Job, waits: bool) -> Status:
-        with children.stopped_by_errors():  # at once: no other job starts
-            if children.stopping.is_set():
-                return INTERRUPTED
-            status = _unless_elsewhere(job, train)
-            if waits and status == ELSEWHERE:
-                show(job, status)
-            while waits and status == ELSEWHERE:
-                stops = children.stopping.wait(POLL_S)
-                status = INTERRUPTED if stops else _unless_elsewhere(job, train)
-            if status != ELSEWHERE:
-                show(job, status)
-            return status
+    children = Children()
+    worker = _Worker(children, number, show)
 
     def run_all(chosen: Sequence[Job], waits: bool) -> list[Status]:
-        futures = [pool.submit(run, job, waits) for job in chosen]
+        futures = [pool.submit(worker.run, job, waits) for job in chosen]
         wait(futures, return_when=FIRST_EXCEPTION)
         return [future.result() for future in futures]
 
@@ -78,6 +53,41 @@ def run_jobs(jobs: Sequence[Job], number: int, show: Show) -> tuple[list[Status]
         for i, status in zip(others, waited_for, strict=True):
             found[i] = status
     return found, children.stopped_by
+
+
+class _Worker:
+    """Runs one job, in each of several threads."""
+
+    def __init__(self, children: Children, number: int, show: Show) -> None:
+        self.children, self.number, self.show = children, number, show
+        self.gpus = visible_gpus() if number > 1 else []
+        self.slots = SimpleQueue[int]()
+        for slot in range(number):
+            self.slots.put(slot)
+
+    def run(self, job: Job, waits: bool) -> Status:
+        with self.children.stopped_by_errors():  # at once: no other job starts
+            if self.children.stopping.is_set():
+                return INTERRUPTED
+            status = _unless_elsewhere(job, self.train)
+            if waits and status == ELSEWHERE:
+                self.show(job, status)
+            while waits and status == ELSEWHERE:
+                stops = self.children.stopping.wait(POLL_S)
+                status = INTERRUPTED if stops else _unless_elsewhere(job, self.train)
+            if status != ELSEWHERE:
+                self.show(job, status)
+            return status
+
+    def train(self, job: Job, resumed: Record | None) -> Status:
+        slot = self.slots.get()  # one is free, since there are as many as threads
+        try:
+            self.show(job, Status("training"))
+            share = environment(slot, self.number, self.gpus, job.variant.devices)
+            code = self.children.run(fit_command(job, resumed), job.log, share)
+        finally:
+            self.slots.put(slot)
+        return status_at_end(job, code)
 
 
 def _unless_elsewhere(job: Job, train: Callable[[Job, Record | None], Status]) -> Status:

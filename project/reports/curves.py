@@ -1,21 +1,23 @@
-"""The curves of a run, from its `metrics.csv`, at the end or while it is running."""
+"""Curves of a run from its `metrics.csv`, at the end or while it is running."""
 
 import io
 import math
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from ..runs.direction import Mode, recorded_mode
 from ..runs.files import NotRegularError, write_whole
-from ..runs.folder import RECORD
+from ..runs.folder import METRICS, RECORD
 from ..runs.record import Record, read_record
 from ..runs.sets import read_metrics
 from .fonts import glyphs_for
+from .panels import MOST, Panel, choose_panels, draw_legend, grid
+from .tables import shorten
 
 CURVES = "curves.png"
 STYLES = {  # told apart without colours too
@@ -24,81 +26,91 @@ STYLES = {  # told apart without colours too
 }
 SPAN = 100  # from the lowest to the highest loss, beyond which the axis is logarithmic
 
+NAMED = 10  # classes in the legend
+CLASS_COLORS = [f"C{i}" for i in range(NAMED)]
+LONG = 24  # characters of a class in the legend
+
 Points: TypeAlias = list[tuple[float, float]]
 Mark: TypeAlias = tuple[float, str]
 
 
 def draw_curves(run: Path, monitor: str = "val/loss") -> Figure:
-    """Loss, accuracy, the monitored metric and the learning rate over the epochs: those that there
-    are, with the best epoch marked.
+    """Draw each metric and the learning rate over the epochs, with the best epoch marked.
 
     Args:
-        run: A run folder. Before the first epoch is finished, steps are drawn instead of epochs.
-        monitor: Metric whose best value is marked as long as the run record names no best epoch,
-            if the record or the name says whether its lowest or its highest value is the best.
+        run: Path of the run folder. Until the first epoch is finished, steps are drawn instead.
+        monitor: Name of the metric whose best value is marked as long as the run record names no
+            best epoch, if the record or the name says whether its lowest or its highest is best.
     """
     metrics = read_metrics(run)
     record = read_record(run) if (run / RECORD).is_file() else None
     length = _epoch_length(metrics, monitor)
-    # A row of step s says what s + 1 steps have led to, but the learning rate of the next step.
+    # A row of step s holds what s + 1 steps have led to, but the learning rate of the next step.
     curves: dict[str, Points] = {
         name: [
             ((step + (not name.startswith("lr"))) / (length or 1), value) for step, value in rows
         ]
         for name, rows in metrics.items()
     }
-    rates = {name: curves[name] for name in curves if name.split("/")[0] == "lr"}
-    best = _best(
-        record, curves.get(monitor, []), recorded_mode(monitor, [record] if record else [])
-    )
-    titles = _panels(curves, monitor) | ({"lr": "learning rate"} if rates else {})
-    figure = Figure(figsize=(max(3.5 * len(titles), 5), 3.6), layout="constrained")
-    panels = figure.subplots(1, len(titles), sharex="all", squeeze=False)[0]
-    for axes, (name, title) in zip(panels, titles.items(), strict=True):
-        if name == "lr":
-            _draw_rates(axes, rates)
-        else:
-            _draw_stages(axes, name, curves, best)
-        axes.set(xlabel="epochs trained" if length else "optimiser steps")
-        axes.set_ylabel(title, parse_math=False)
-        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        axes.grid(alpha=0.3)
-    lines = {str(line.get_label()): line for axes in panels for line in axes.lines}
-    shown = {label: line for label, line in lines.items() if not label.startswith("_")}
-    if shown:  # below the panels, where it covers no data
-        columns = len(titles) + 1
-        figure.legend(
-            [*shown.values()], [*shown], loc="outside lower center", ncols=columns, fontsize=9
-        )
+    rates = [points for name, points in curves.items() if name.split("/")[0] == "lr"]
+    mode = recorded_mode(monitor, [record] if record else [])
+    best = _best(record, curves.get(monitor, []), mode)
+    every = choose_panels(curves, monitor)
+    shown = every[:MOST]
+    xlabel = "epochs trained" if length else "optimiser steps"
+    figure, panels = grid(len(shown) + bool(rates), xlabel)
+    named = _named_classes(shown, monitor)
+    for axes, panel in zip(panels, shown, strict=False):
+        axes.set_ylabel(panel.title, parse_math=False)
+        _draw_classes(axes, panel, curves, named)
+        _draw_stages(axes, panel.metric, curves, best)
+    if rates:
+        _draw_rates(panels[-1], rates)
+    draw_legend(figure, panels)
     title = f"{record.name} {record.version}, seed {record.seed}" if record else run.name
+    left_out = len(every) - len(shown)
+    title += f" ({left_out} more metrics in {METRICS})" if left_out else ""
     figure.suptitle(title, parse_math=False)
     return figure
 
 
-def _panels(curves: dict[str, Points], monitor: str) -> dict[str, str]:
-    """Metrics without their stage, and the title of each: those that there are."""
-    stage, _, rest = monitor.partition("/")
-    monitored = rest if stage in STYLES and rest else monitor
-    titles = {"loss": "loss", "acc": "accuracy"}
-    titles |= {} if monitored in titles else {monitored: monitored}
-    measured = {
-        name: title
-        for name, title in titles.items()
-        if {name, f"train/{name}_step", *(f"{stage}/{name}" for stage in STYLES)} & curves.keys()
-    }
-    return measured or {"loss": "loss"}
+def _named_classes(panels: Sequence[Panel], monitor: str) -> dict[str, str]:
+    """Return the colours of the classes that the legend names: the monitored one, and the first."""
+    labels = dict.fromkeys(label for panel in panels for label in panel.classes)
+    monitored = monitor.split("/", 2)[-1]
+    first = sorted(labels, key=lambda label: label != monitored)[:NAMED]
+    return {label: CLASS_COLORS[i] for i, label in enumerate(first)}
 
 
-def _draw_rates(axes: Axes, rates: dict[str, Points]) -> None:
-    for points in rates.values():
+def _draw_classes(
+    axes: Axes, panel: Panel, curves: dict[str, Points], named: dict[str, str]
+) -> None:
+    """Draw a thin line for each class, of validation unless there is none."""
+    for label in panel.classes:
+        stages = [f"{stage}/{panel.metric}/{label}" for stage in ("val", "train")]
+        points = next((curves[name] for name in stages if name in curves), [])
+        known = label in named
+        axes.plot(
+            *_columns(points),
+            color=named.get(label, "0.75"),
+            marker="." if len(points) < 2 else "",
+            linewidth=1 if known else 0.6,
+            zorder=1.5 if known else 1,
+            label=f"class {shorten(label, LONG)}" if known else "_",
+        )
+
+
+def _draw_rates(axes: Axes, rates: Sequence[Points]) -> None:
+    axes.set_ylabel("learning rate")
+    for points in rates:
         axes.plot(*_columns(points), color=STYLES["train"][1])
     axes.set_ylim(bottom=0)
     axes.ticklabel_format(axis="y", scilimits=(-2, 3))
 
 
 def _draw_stages(axes: Axes, name: str, curves: dict[str, Points], best: Mark | None) -> None:
-    """Training and validation, the best epoch, and the loss of single batches behind them."""
-    whole = {"": (name, "0.2", "-", "o")} if name in curves else {}  # a metric of no stage
+    """Draw training and validation, the best epoch, and single batches behind them."""
+    whole = {"": (name, "0.2", "-", "o")} if name in curves else {}  # logged without a stage
     for stage, (label, color, line, marker) in (STYLES | whole).items():
         points = curves.get(f"{stage}/{name}".lstrip("/"), [])
         broken = next((f"{x:.4g}" for x, y in points if not math.isfinite(y)), None)
@@ -125,9 +137,9 @@ def _columns(points: Points) -> tuple[list[float], list[float]]:
 
 
 def _epoch_length(metrics: dict[str, list[tuple[int, float]]], monitor: str) -> float | None:
-    """Optimiser steps of an epoch, once there is a finished one.
+    """Return the optimiser steps of an epoch, once one is finished.
 
-    A Task measures its training loss then; of other models it is the monitored metric that tells.
+    A Task logs its training loss then; for other models the monitored metric tells.
     """
     name = next((name for name in ("train/loss", monitor) if name in metrics), None)
     if name is None:
@@ -137,7 +149,7 @@ def _epoch_length(metrics: dict[str, list[tuple[int, float]]], monitor: str) -> 
 
 
 def _best(record: Record | None, monitored: Points, mode: Mode | None) -> Mark | None:
-    """Where the best epoch is marked, and what that is called."""
+    """Return where the best epoch is marked, and what the mark is called."""
     if record and record.best_epoch is not None:
         return record.best_epoch + 1, f"best epoch {record.best_epoch + 1}"
     sign = 1 if mode == "min" else -1
@@ -151,7 +163,7 @@ def _best(record: Record | None, monitored: Points, mode: Mode | None) -> Mark |
 def save_figure(figure: Figure, path: Path) -> bytes:
     """Write a figure as PNG, so that at any instant there is a whole one, and return the PNG.
 
-    A disk that can't be written to is a warning: no run ends because of a picture.
+    If it can't be written, that is a warning: no run ends because of a picture.
     """
     png = to_png(figure)
     try:
@@ -163,7 +175,7 @@ def save_figure(figure: Figure, path: Path) -> bytes:
 
 
 def to_png(figure: Figure, dpi: int = 120) -> bytes:
-    """A figure as PNG, at so many dots per inch."""
+    """Return a figure as PNG, with this many dots per inch."""
     buffer = io.BytesIO()
     with glyphs_for(figure):
         figure.savefig(buffer, dpi=dpi)

@@ -1,4 +1,4 @@
-"""Fonts for names in any script, as far as the system has them."""
+"""Fonts for names in any script, if the system has them."""
 
 import functools
 import warnings
@@ -12,14 +12,14 @@ from matplotlib.text import Text
 BOXES = "Last Resort"  # matplotlib's font that has a box for everything
 NOTO = "Noto Sans"  # families made to have all scripts: asked before others
 
-_told: list[str] = []  # a character that has no font, once that was said
+_told: list[str] = []  # a character without a font, once the user was told
 
 
 @contextmanager
 def glyphs_for(figure: Figure) -> Iterator[None]:
     """Give the texts of a figure, while it is drawn, the fonts that have their characters.
 
-    Characters that no font has are boxes, which is said once and not for each picture.
+    A character that no font has becomes a box; a warning says so once, not for each picture.
     """
     texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
     characters = {c for text in texts for c in text.get_text() if c.isprintable() and c != " "}
@@ -33,7 +33,7 @@ def glyphs_for(figure: Figure) -> Iterator[None]:
 
 @functools.cache
 def _fallbacks(characters: frozenset[str]) -> tuple[str, ...]:
-    """Families that together have what the usual font lacks, as far as any of the system does."""
+    """Return families that have the characters that the default font lacks, if any family does."""
     missing = characters - _characters(findfont(FontProperties()))
     families = []
     # The same order on each machine; a first font of a family stands for it.
@@ -55,7 +55,7 @@ def _fallbacks(characters: frozenset[str]) -> tuple[str, ...]:
 
 @functools.cache
 def _characters(path: str) -> frozenset[str]:
-    """Those that a font has."""
+    """Return the characters that a font has."""
     try:
         return frozenset(map(chr, get_font(path).get_charmap()))
     except (OSError, RuntimeError):  # a damaged file among those of the system

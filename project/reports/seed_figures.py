@@ -15,7 +15,7 @@ NUMBERED = 10  # seeds; the numbers of more would cover each other
 
 
 def draw_seeds(report: SeedNoiseReport) -> Figure:
-    """Each seed a dot with mean and interval, and beside it the curves of all seeds."""
+    """Draw each seed as a dot, with mean and interval, and beside it the curves of all seeds."""
     scale = Scale(report.metric, report.std)
     unit = scale.percent.replace(" %", ", %")
     measured = report.metric.replace("test/", "val/")  # once an epoch
@@ -54,7 +54,7 @@ def draw_seeds(report: SeedNoiseReport) -> Figure:
 
 
 def draw_sweep(sweep: SweepReport) -> Figure:
-    """Each seed a dot, with the mean of each variant and its interval, the best first."""
+    """Draw each seed as a dot, with the mean of each variant and its interval, the best first."""
     scale = Scale(sweep.metric, 1.0)
     figure = Figure(figsize=(max(5, 2 + 0.9 * len(sweep.reports)), 4), layout="constrained")
     axes = figure.add_subplot()
@@ -76,7 +76,7 @@ def draw_sweep(sweep: SweepReport) -> Figure:
 
 
 def _curve(run: Path, metric: str) -> tuple[list[float], list[float]]:
-    """Epochs and values, or nothing for a run that logged no metrics."""
+    """Return epochs and values, or nothing for a run that logged no metrics."""
     metrics = read_metrics(run)
     trained = metrics.get("train/loss", [(0, 0.0)])
     steps = (trained[-1][0] + 1) / len(trained)  # of an epoch

@@ -1,4 +1,4 @@
-"""What runs of one config that differ by their seed say: `seed_noise.md`, `.json` and `.png`.
+"""The report on runs of one config that differ by their seed: `seed_noise.md`, `.json`, `.png`.
 
 The report is made from run folders alone.
 """
@@ -25,13 +25,13 @@ SETS = {"val": "validation", "test": "test", "train": "training"}
 
 @dataclass
 class SeedNoiseReport:
-    """Distribution of a metric over the seeds of one config."""
+    """The distribution of a metric over the seeds of one config."""
 
     name: str
     metric: str
     records: list[Record]
     left_out: list[str]
-    variants: int = 1  # that were tried with this one
+    variants: int = 1  # number of variants that were tried, this one included
 
     @classmethod
     def of(
@@ -41,13 +41,13 @@ class SeedNoiseReport:
         sha256: str | None = None,
         variants: int = 1,
     ) -> "SeedNoiseReport":
-        """The report on the runs of one config.
+        """Return the report on the runs of one config.
 
         Args:
-            spec: A folder of runs, or what else `find_runs` takes.
-            metric: By default the validation accuracy, else what the runs monitor.
-            sha256: Of the config; it may be left out where there is only one.
-            variants: That were tried with this one.
+            spec: Folder of runs, or anything else that `find_runs` takes.
+            metric: Name of the metric; by default val/acc, or else what the runs monitor.
+            sha256: Hash of the config; it may be left out if there is only one.
+            variants: Number of variants that were tried, this one included.
 
         Raises:
             ValueError: If fewer than two of the runs count, or they are of several configs.
@@ -89,12 +89,12 @@ class SeedNoiseReport:
 
     @cached_property
     def detectable(self) -> float:
-        """The smallest difference that two such sets of runs show at 80 % power."""
+        """The smallest difference that two sets of so many runs show at 80 % power."""
         return detectable_effect(len(self.values)) * self.std
 
     @property
     def sampling_std(self) -> float | None:
-        """Of an accuracy, by the choice of the evaluation set, where its size is known."""
+        """Standard deviation of an accuracy by the choice of examples, if their number is known."""
         number = self._examples
         accuracy = self.metric.rsplit("/", 1)[-1] == "acc"
         return sampling_std(self.mean, number) if accuracy and number else None
@@ -104,13 +104,13 @@ class SeedNoiseReport:
         return self.records[0].examples.get(self.metric.split("/")[0])
 
     def row(self) -> list[Any]:
-        """Of a table of several reports, under the names of `COLUMNS`."""
+        """Return a row of a table of several reports, with the columns `COLUMNS`."""
         scale = Scale(self.metric, self.std)
         mean, std = scale.value(self.mean), scale.difference(self.std)
         return [len(self.values), mean, scale.interval(*self.ci95), std]
 
     def json(self) -> dict[str, Any]:
-        """The content of `seed_noise.json`."""
+        """Return the content of `seed_noise.json`."""
         keys = ("seed", "best_epoch", "epochs", "seconds", "metrics")
         return {
             "metric": self.metric,

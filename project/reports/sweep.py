@@ -1,4 +1,4 @@
-"""Several values of a setting, each with several seeds: a table, the best first, and a figure."""
+"""The report on several values of a setting, each with several seeds: a table and a figure."""
 
 import json
 import re
@@ -19,8 +19,10 @@ from .tables import table
 
 @dataclass
 class SweepReport:
-    """The reports on the variants of a config, sorted by their means: the best first, or the
-    highest if no run records which is better."""
+    """The reports on the variants of a config, sorted by their means.
+
+    The best comes first, or the highest if no run records which is better.
+    """
 
     name: str
     reports: list[SeedNoiseReport]
@@ -44,12 +46,12 @@ class SweepReport:
         return recorded_mode(self.metric, records)
 
     def label(self, report: SeedNoiseReport) -> str:
-        """The swept values in the name of a report."""
+        """Return the swept values, from the name of a report."""
         return report.name.removeprefix(f"{self.name}-")
 
     @cached_property
     def p_values(self) -> list[float]:
-        """Of each variant against the best, corrected for all pairs, since the data chose it."""
+        """p-value of each variant against the best, corrected for all pairs: the data chose it."""
         pairs = list(combinations([report.values for report in self.reports], 2))
         p = [welch(a, b).p if pooled_std(a, b) > 0 else 1.0 for a, b in pairs]
         return [float(value) for value in holm(p)[: len(self.reports) - 1]]

@@ -1,4 +1,4 @@
-"""How numbers and tables are written: to the digits that the noise between seeds leaves."""
+"""Numbers and tables as text, with as many digits as the noise between seeds leaves."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ NARROWEST = 8  # characters of a shortened column
 
 @dataclass(frozen=True)
 class Scale:
-    """How values of a metric are written: accuracies in percent, to two digits of the noise."""
+    """Writes values of a metric: accuracies in percent, and all to two digits of the noise."""
 
     metric: str
     std: float
@@ -24,7 +24,7 @@ class Scale:
 
     @property
     def factor(self) -> int:
-        return 100 if self.metric.rsplit("/", 1)[-1] == "acc" else 1
+        return 100 if "acc" in self.metric.split("/") else 1
 
     @property
     def percent(self) -> str:
@@ -45,7 +45,7 @@ class Scale:
 
 
 def table(rows: Sequence[Sequence[Any]]) -> str:
-    """Rows, the first of them the header, as Markdown that reads well as text too."""
+    """Return rows, the first of them the header, as Markdown that reads well as text too."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     cells.insert(1, ["-" * width for width in widths])

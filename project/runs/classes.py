@@ -10,9 +10,10 @@ NAMED = 5  # classes that a sentence names
 
 
 def saved_classes(checkpoint: dict[str, Any]) -> list[str] | None:
-    """Names of the classes that a checkpoint was trained on, in the order of their labels.
+    """Return the names of the classes of a checkpoint, in the order of their labels.
 
-    None if it has none: it is of a regression, of a plain data module, or of weights alone.
+    Returns:
+        None if it has none: its task has no classes, or it holds weights alone.
     """
     for state in checkpoint.values():
         if isinstance(state, dict) and isinstance(facts := state.get("preprocessing"), dict):
@@ -31,12 +32,12 @@ def difference(
     now: Sequence[str],
     places: tuple[str, str] = ("in the checkpoint", "in the data"),
 ) -> str:
-    """How two lists of classes differ, in words; empty if they are the same in the same order.
+    """Return how two lists of classes differ, in words; empty if they are equal.
 
     Args:
         saved: Names of the first list.
         now: Names of the second list.
-        places: Where the names of either list are found.
+        places: Where the names of each list are found, in words.
     """
     if list(saved) == list(now):
         return ""
@@ -62,11 +63,11 @@ def _only(names: Sequence[str], place: str) -> str:
 
 
 def same_names(saved: Sequence[str], now: Sequence[str]) -> bool:
-    """Whether two lists have the same classes, in whatever order."""
+    """Return whether two lists have the same classes, in any order."""
     return sorted(saved) == sorted(now)
 
 
 def positions(saved: Sequence[str], now: Sequence[str]) -> list[int]:
-    """Number that each class of `now` has in `saved`, which has the same names."""
+    """Return the number that each class of `now` has in `saved`, which has the same names."""
     number = {name: i for i, name in enumerate(saved)}
     return [number[name] for name in now]

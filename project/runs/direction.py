@@ -10,12 +10,12 @@ from .record import Record
 
 Mode = Literal["min", "max"]
 
-BY_NAME: dict[str, Mode] = {"loss": "min", "acc": "max"}  # the last part of a metric's name
+BY_NAME: dict[str, Mode] = {"loss": "min", "acc": "max"}  # parts of a metric's name
 
 
 def mode_by_name(metric: str) -> Mode | None:
-    """Return the better direction of a loss or an accuracy, such as val/loss, and of no others."""
-    return BY_NAME.get(metric.rsplit("/", 1)[-1])
+    """Return the better direction of a loss or an accuracy, such as val/loss or val/acc/cat."""
+    return next((BY_NAME[part] for part in reversed(metric.split("/")) if part in BY_NAME), None)
 
 
 def recorded_mode(metric: str, records: Iterable[Record]) -> Mode | None:

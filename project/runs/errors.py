@@ -1,4 +1,4 @@
-"""The error of a command line, which every room may raise."""
+"""The error for a command line that can't be carried out, which every room may raise."""
 
 
 class UsageError(ValueError):

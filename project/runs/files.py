@@ -1,4 +1,4 @@
-"""Files are opened only if they are regular ones, and written so that a whole one is always there.
+"""Opens only regular files, and writes files so that a whole one is there at any instant.
 
 A pipe, a device or a socket under the name of an image or of a checkpoint would block its reader
 for ever, and a device would be replaced by a file. Nothing here imports torch.
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # beginnings of one, by OWASP's list
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # how formulas begin, by OWASP's list
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -31,11 +31,11 @@ class NotRegularError(ValueError):
 
 
 def open_regular(path: Path | str, mode: str = "rb", **kwargs: Any) -> IO[Any]:
-    """Open an existing file to read it, as `open` does, without ever waiting for a writer.
+    """Open an existing file for reading, as `open` does, without ever waiting for a writer.
 
     Args:
         path: Path of the file; links are followed.
-        mode: Mode of `open` that reads.
+        mode: Mode of `open`, for reading.
         kwargs: Arguments of `open`, such as `encoding`.
 
     Raises:
@@ -57,14 +57,14 @@ def open_regular(path: Path | str, mode: str = "rb", **kwargs: Any) -> IO[Any]:
 
 
 def read_bytes(path: Path | str) -> bytes:
-    """Content of a regular file; raises as `open_regular`."""
+    """Return the content of a regular file; raises what `open_regular` raises."""
     with open_regular(path) as file:
         content: bytes = file.read()
     return content
 
 
 def read_text(path: Path | str) -> str:
-    """Content of a regular UTF-8 file; raises as `open_regular`.
+    """Return the content of a regular UTF-8 file; raises what `open_regular` raises.
 
     Raises:
         ValueError: If the file is not UTF-8.
@@ -113,13 +113,13 @@ def _no_formula(cell: Any) -> Any:
 
 
 def readable(name: str) -> str:
-    """A name for people: bytes of a file name that are no UTF-8 are shown as `\\xe9`."""
+    """Return a name for people: bytes of a file name that are not UTF-8 are shown as `\\xe9`."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file whose content takes a regular file's place, or makes it, once it is on the disk.
+    """Open a file that replaces a regular file, or creates it, once its content is on the disk.
 
     At any instant there is a whole file, old or new.
 
@@ -127,7 +127,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         path: Path of the file, in a folder that exists.
 
     Raises:
-        NotRegularError: If something else than a regular file stands there.
+        NotRegularError: If something other than a regular file has that path.
         OSError: If it can't be written; the error names the file, and nothing half-written stays.
     """
     check_regular(path)

@@ -9,7 +9,7 @@ PROGRAM = f"python -m {PACKAGE}"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A question, if one of the names is close."""
+    """Return a question that names the closest of the valid names, if one is close."""
     lower = {name.lower(): name for name in names}
     close = difflib.get_close_matches(name.lower(), list(lower), n=1)
     return f" (did you mean {lower[close[0]]}?)" if close else ""

@@ -1,6 +1,6 @@
-"""YAML and JSON of files: plain values, in bounded time and memory.
+"""Reads YAML and JSON files as plain values, in bounded time and memory.
 
-Both come with runs that others have made, and a few lines of YAML can stand for a list of any size.
+Runs that others have made bring both, and a few lines of YAML can stand for a list of any size.
 Nothing here imports torch.
 """
 
@@ -35,7 +35,7 @@ class Loader(Bounded, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: i
 
 
 def _size(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
-    """Values that a node stands for; `sizes` is filled with that of each node, by its id."""
+    """Return the number of values that a node stands for, and keep that of each node in `sizes`."""
     if depth > DEPTH:
         raise yaml.YAMLError(f"it is nested more than {DEPTH} levels deep")
     if id(node) not in sizes:
@@ -55,7 +55,7 @@ def _size(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
 
 
 def _refuse_repeated_keys(node: yaml.Node) -> None:
-    """PyYAML takes the last value of a key that is there twice, and drops the others silently."""
+    """Refuse a key that occurs twice: PyYAML would silently take its last value."""
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key, value in node.value:
@@ -72,7 +72,7 @@ def _refuse_repeated_keys(node: yaml.Node) -> None:
 
 
 def setting_lines(text: str) -> dict[str, int]:
-    """Lines, from 1, of the settings of a config, by their names on the command line."""
+    """Return the lines, from 1, of the settings of a config, by their command-line names."""
     lines: dict[str, int] = {}
 
     def note(node: yaml.Node | None, name: str) -> None:
@@ -87,7 +87,7 @@ def setting_lines(text: str) -> dict[str, int]:
 
 
 def load_yaml(text: str) -> Any:
-    """The value of YAML, as `yaml.safe_load` gives it.
+    """Return the value of YAML, as `yaml.safe_load` does.
 
     Raises:
         yaml.YAMLError: If it is not YAML, or is too large.
@@ -99,7 +99,7 @@ def load_yaml(text: str) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """The value of a YAML file.
+    """Return the value of a YAML file.
 
     Raises:
         ValueError: If it is not YAML, or is too large.
@@ -117,7 +117,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file.
+    """Return the value of a JSON file.
 
     Raises:
         ValueError: If it is not JSON, or is nested too deeply.

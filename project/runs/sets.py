@@ -1,6 +1,6 @@
 """Which runs count in a report.
 
-All that are finished do, whatever started them: whoever picks runs finds what they look for.
+Every finished run counts, whatever started it: hand-picking runs shows whatever you hoped for.
 """
 
 import csv
@@ -17,13 +17,13 @@ REPORT = "seed_noise.json"
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The run folders of one name, in the order of their versions."""
+    """Return the run folders of one name, in the order of their versions."""
     runs = [path.parent for path in folder.glob(f"version_*/{RECORD}")]
     return sorted(runs, key=lambda run: (len(run.name), run.name))
 
 
 def read_metrics(run: Path) -> dict[str, list[tuple[int, float]]]:
-    """Optimiser step and value of every row, by metric; `epoch` is one of them."""
+    """Return optimiser step and value of every row, by metric; `epoch` is one of them."""
     path = run / METRICS
     if not path.exists():
         return {}
@@ -46,7 +46,7 @@ def read_metrics(run: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def read_runs(runs: Iterable[Path]) -> tuple[list[Record], list[str]]:
-    """Records of the runs that can be read, and why the others can't."""
+    """Return the records of the runs that can be read, and why the others can't be."""
     records, unreadable = [], []
     for run in runs:
         try:
@@ -59,12 +59,12 @@ def read_runs(runs: Iterable[Path]) -> tuple[list[Record], list[str]]:
 def finished(
     runs: Iterable[Path], metric: str | None = None, sha256: str | None = None
 ) -> tuple[list[Record], list[str]]:
-    """Records of the runs that count, by seed, and why the others do not.
+    """Return the records of the runs that count, by seed, and why the others do not.
 
     Args:
-        runs: Run folders.
-        metric: That the runs must have.
-        sha256: Of the config that the runs must have.
+        runs: Paths of run folders.
+        metric: Name of a metric that the runs must have.
+        sha256: Hash of the config that the runs must have.
     """
     counted: dict[int, Record] = {}
     records, left_out = read_runs(runs)
@@ -91,7 +91,7 @@ def finished(
 
 
 def find_runs(spec: str) -> list[Path]:
-    """Run folders by their names, by the folder around them, or by globs, with commas between."""
+    """Return the run folders that paths, folders around them or globs name, between commas."""
     runs: list[Path] = []
     for part in [spec] if Path(spec).exists() else spec.split(","):
         paths = [Path(p) for p in ([part] if Path(part).exists() else sorted(glob.glob(part)))]

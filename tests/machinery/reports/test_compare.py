@@ -215,3 +215,19 @@ def test_cautions(capsys: pytest.CaptureFixture[str]) -> None:
     path = Path("b/version_3/run.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"tested": 4}))
     assert "at most 4 looks for a run, 2 variants here" in text(capsys, "a", "b", "--test")
+
+
+def test_a_metric_of_one_class_is_compared_by_the_direction_of_the_metric(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, values in (("a", A), ("b", B)):
+        for seed, value in enumerate(values):
+            measured = {"val/miss/cat": value, "test/miss/cat": value, "val/acc/cat": value}
+            modes = {"val/miss": "min"}
+            runs(name, [0.5], first_seed=seed, metrics=measured, modes=modes)
+    for args in ((), ("--test",)):
+        found = verdict(capsys, "a", "b", "--metric", "val/miss/cat", *args)
+        assert found["metric"] == ("test/miss/cat" if args else "val/miss/cat")
+        assert found["verdict"] == "a is better than b by 0.021 ± 0.013"
+    found = verdict(capsys, "a", "b", "--metric", "val/acc/cat")
+    assert found["verdict"] == "b is better than a by 2.1 ± 1.3 points"

@@ -183,12 +183,12 @@ def rename(run: Path, names: dict[str, str]) -> Path:
         ("val/loss", {}, ["loss", "accuracy", "learning rate"]),
         ("val/acc", {}, ["loss", "accuracy", "learning rate"]),
         ("val/wer", {"/acc": "/wer"}, ["loss", "wer", "learning rate"]),
-        ("val/loss", {"/acc": "/wer"}, ["loss", "learning rate"]),
+        ("val/loss", {"/acc": "/wer"}, ["loss", "wer", "learning rate"]),
         ("val/recall/$cat_", {"/acc": "/recall/$cat_"}, ["loss", "recall/$cat_", "learning rate"]),
         ("wer", {"val/acc": "wer", "train/acc": "other"}, ["loss", "wer", "learning rate"]),
     ],
 )
-def test_there_is_a_panel_for_what_is_monitored_and_none_for_what_is_not_there(
+def test_there_is_a_panel_for_each_metric_whatever_its_name(
     monitor: str, names: dict[str, str], titles: list[str], tmp_path: Path
 ) -> None:
     figure = draw_curves(rename(write(tmp_path, [2.0, 1.0], best_epoch=1), names), monitor)
@@ -236,6 +236,50 @@ def test_nothing_is_clipped(epochs: int, tmp_path: Path) -> None:
     assert 0 <= drawn.x0 < drawn.x1 <= width
     assert 0 <= drawn.y0 < drawn.y1 <= height
     assert figure.get_suptitle() == "a$\\frac$ version_0, seed 3"
+
+
+def add(run: Path, metrics: dict[str, float]) -> Path:
+    """Give each row of the epochs further metrics."""
+    with (run / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        row |= {k: str(v) for k, v in metrics.items() if row.get(f"{k.split('/')[0]}/loss")}
+    with (run / "metrics.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list({name: None for row in rows for name in row}))
+        writer.writeheader()
+        writer.writerows(rows)
+    return run
+
+
+def test_the_classes_of_a_metric_share_a_panel_and_few_are_named(tmp_path: Path) -> None:
+    classes = [f"$kind_{i}" for i in range(100)]
+    values = {f"{s}/recall/{c}": 0.5 for s in ("train", "val") for c in classes}
+    values |= {"val/recall": 0.5, "val/f1/$kind_7": 0.4, "val/f1/$kind_99": 0.6}
+    run = add(write(tmp_path, [2.0, 1.0], best_epoch=1), values)
+    figure = draw_curves(run, "val/recall/$kind_99")
+    titles = [axes.get_ylabel() for axes in figure.axes]
+    assert titles == ["loss", "recall", "accuracy", "f1", "learning rate"]
+    recall, f1 = (figure.axes[titles.index(name)] for name in ("recall", "f1"))
+    assert len(recall.lines) == 100 + 2, "a line for each class, validation and the best epoch"
+    names = [str(line.get_label()) for line in recall.lines]
+    named = [name.removeprefix("class ") for name in names if name.startswith("class ")]
+    assert named == [*classes[:9], "$kind_99"], "the monitored one, and the first"
+    colors = {str(line.get_label()): line.get_color() for line in recall.lines}
+    for line in f1.lines[:2]:
+        assert line.get_color() == colors[str(line.get_label())], "a class has one colour"
+    save_figure(figure, tmp_path / "a.png")
+
+
+def test_there_are_never_hundreds_of_panels(tmp_path: Path) -> None:
+    run = add(write(tmp_path, [2.0, 1.0], best_epoch=1), {f"val/m{i}": 0.5 for i in range(200)})
+    figure = draw_curves(run, "val/m150")
+    titles = [axes.get_ylabel() for axes in figure.axes]
+    assert titles == ["loss", "m150", "accuracy", *(f"m{i}" for i in range(8)), "learning rate"]
+    assert figure.get_suptitle().endswith("(191 more metrics in metrics.csv)")
+    figure.draw_without_rendering()
+    drawn, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    assert 0 <= drawn.x0 < drawn.x1 <= width
+    assert 0 <= drawn.y0 < drawn.y1 <= height
 
 
 def test_at_any_instant_there_is_a_whole_picture(
