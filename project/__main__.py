@@ -1,4 +1,4 @@
-"""The program: commands that read files or start processes begin without torch."""
+"""The program. Commands that only read files or start processes do not import torch."""
 
 import gc
 import io
@@ -11,25 +11,27 @@ from .engine.signals import Interrupted, Stopped, handle_by, leave, say, stop
 
 
 def console() -> None:
-    """The command of the shell, with one sentence for what is wrong with its input."""
+    """Run the command of the shell; an error in its input is one sentence."""
     handle_by(leave)
     args = [arg for arg in sys.argv[1:] if arg != "--debug"]
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a file name may hold bytes that are no text
+        if isinstance(stream, io.TextIOWrapper):  # file names may hold bytes that are not text
             stream.reconfigure(errors="backslashreplace")
     try:
         if args and args[0] in OWN_MAIN:
             own = import_module(OWN_MAIN[args[0]])
             handle_by(stop)
             sys.exit(own.main(args[1:]))
-        gc.disable()  # what is imported is no garbage; to look for it nearly doubles the time
+        gc.disable()  # imports leave no garbage, and looking for it takes an eighth of their time
         cli = import_module(".commands.cli", __package__)
-        gc.freeze()  # nor is it looked at while it trains
+        gc.freeze()  # training does not look at what was imported
         gc.enable()
         handle_by(stop)
         sys.exit(cli.run(args))
     except Stopped as stopped:
-        if not isinstance(stopped, Interrupted):  # which the run has told, with how to continue it
+        if not isinstance(
+            stopped, Interrupted
+        ):  # the run has already said so, and how to continue it
             say(f"Stopped by {stopped.name}.")
         raise
     except Exception as error:

@@ -21,14 +21,15 @@ from .table import OWN_MAIN, TEXTS, take_apart
 from .trainer import Trainer
 
 USAGE = f"{PROGRAM} {{}} [--config FILE] [--OPTION VALUE …]"
-DESCRIPTION = f"""Train and test image classifiers, and compare what came out.
+DESCRIPTION = f"""Train and test image classifiers, and compare the results.
 
     {PROGRAM} fit --config synthetic
     {PROGRAM} fit --help                    the options of a command
     {PROGRAM} fit --model.help ResNet18     those of a class
 
-Configs are taken first, in their order, then options; later wins. What is wrong with them is one
-sentence (--debug shows where it was found); an error in code of yours shows its traceback."""
+Configs are read first, in their order, then options; the later value wins. A mistake in them is
+reported in one sentence (--debug shows where it was found), an error in your own code with its
+traceback."""
 
 
 class CommandLine(LightningCLI):

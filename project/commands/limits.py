@@ -1,4 +1,4 @@
-"""Values of the right type that can't be meant, refused before anything is built."""
+"""Values of the right type that cannot be meant, and what is refused because of them."""
 
 import inspect
 import math
@@ -13,7 +13,7 @@ from ..runs.names import PROGRAM
 from ..runs.settings import flatten
 from .table import check_name
 
-LARGEST = 2**63  # from which torch's whole numbers overflow
+LARGEST = 2**63  # the first whole number that overflows in torch
 ENDLESS = ("max_wait_s",)  # options that may be infinite
 LOWEST = {
     "early_stopping.patience": 0,
@@ -32,7 +32,7 @@ HIGHEST = {"seed_everything": 2**32 - 1}
 
 
 def check_limits(config: dict[str, Any]) -> None:
-    """Refuse numbers that no option can mean, and a name of another place.
+    """Refuse numbers that no option can mean, and a name that leads out of the folder of runs.
 
     Args:
         config: Configuration of a command, in plain types.

@@ -10,10 +10,10 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from numpy.typing import NDArray
 
-BETA, MEMORY = 0.9, 10  # of the moving average, and the steps that it goes back
+BETA, MEMORY = 0.9, 10  # decay of the moving average, and the steps that it reaches back
 DIVERGED = 4  # times the best smoothed loss
-FALLEN = 2 / 3  # of the whole fall, at the lowest rate that is called good
-SAFE = 3  # times below the lowest loss, as far as a rate should be that trains for longer
+FALLEN = 2 / 3  # share of the whole fall that the lowest good rate must have reached
+SAFE = 3  # factor between the rate of the lowest loss and one that trains for longer
 CLEAR = 2  # standard deviations of single steps by which the loss must fall, to say anything
 SURE = 4  # standard errors by which the steepest of many slopes must be above the average
 WINDOW = 0.5  # decades of the learning rate on each side, over which the slope is measured
@@ -58,7 +58,7 @@ class LRSweep(Callback):
 
 
 def smooth(losses: list[float]) -> NDArray[np.float64]:
-    """Exponential moving average, corrected for starting from zero (arXiv:1412.6980)."""
+    """Return the exponential moving average, corrected for its start at zero (arXiv:1412.6980)."""
     average, smoothed = 0.0, []
     for step, loss in enumerate(losses, start=1):
         average = BETA * average + (1 - BETA) * loss
@@ -67,15 +67,19 @@ def smooth(losses: list[float]) -> NDArray[np.float64]:
 
 
 def span(low: float, high: float) -> str:
-    """A range in words, or one number if it is narrow."""
+    """Return a range in words, or one number if it is narrow."""
     return f"from {low:.1e} to {high:.1e}" if high > 1.2 * low else f"of about {high:.1e}"
 
 
 @dataclass
 class LRRange:
-    """The result of a sweep. `lr` and `loss` are its steps; the others are learning rates.
+    """The result of a sweep.
 
-    `steepest` is missing where the slope can't be told from noise.
+    Args:
+        lr: Learning rate of each step.
+        loss: Loss of each step.
+        min_over_10: A tenth of the learning rate at which the smoothed loss is lowest.
+        steepest: Learning rate at which the loss falls fastest; None if noise hides it.
     """
 
     lr: list[float]
@@ -85,7 +89,7 @@ class LRRange:
 
     @classmethod
     def of(cls, sweep: LRSweep) -> "LRRange":
-        """Both suggestions from the loss of the steps before it was not finite.
+        """Return both suggestions, from the steps before the loss was no longer finite.
 
         Raises:
             ValueError: If the loss never fell.
@@ -109,16 +113,16 @@ class LRRange:
 
     @property
     def _noise(self) -> float:
-        """Standard deviation of single steps about the smoothed loss, until it is lowest."""
+        """Standard deviation of single steps around the smoothed loss, until that is lowest."""
         fall = slice(max(self._lowest, MEMORY) + 1)
         return float(np.std((self.loss - smooth(self.loss))[fall]))
 
     @property
     def usable(self) -> tuple[float, float] | None:
-        """The lowest and highest learning rate to begin with, if there is something to say.
+        """The lowest and highest learning rate to begin with, or None if noise hides them.
 
-        The lower one is where two thirds of the fall are behind: after the last step at which they
-        are not. The higher one keeps its distance from where the loss no longer falls.
+        At the lower one, two thirds of the fall are over for good. The higher one keeps a distance
+        from the rate at which the loss no longer falls.
         """
         smoothed, lowest = smooth(self.loss), self._lowest
         start = smoothed[min(MEMORY, lowest)]
@@ -130,7 +134,7 @@ class LRRange:
         return min(low, high), high
 
     def _steepest(self) -> float | None:
-        """Where a line through the losses of a decade falls fastest, if that is surely faster."""
+        """Return where a line through the losses of a decade falls fastest, if noise allows."""
         if self.uncertain:
             return None
         lowest = self._lowest
@@ -143,11 +147,11 @@ class LRRange:
                 (away @ y[near] / (away @ away), self._noise / np.sqrt(away @ away), centre)
             )
         slope, error, centre = min(slopes, default=(0.0, 1.0, 0.0))
-        average = np.polyfit(x, y, 1)[0]  # a straight line is nowhere steeper than elsewhere
+        average = np.polyfit(x, y, 1)[0]  # a straight line is equally steep everywhere
         return float(10**centre) if slope < average - SURE * error else None
 
     def describe(self, factor: float | None = None) -> str:
-        """What can be said, and which option to set.
+        """Return the suggestions in words, and which option to set.
 
         Args:
             factor: Number by which the run multiplies the optimiser's learning rate, if it does.

@@ -1,7 +1,7 @@
-"""Whether what `test` and `predict` found is the run's own result, and where it is kept.
+"""Whether the outcome of `test` or `predict` is the run's own result, and where it is kept.
 
-A result is the run's own if it is of the best checkpoint on the whole test set that belongs to the
-data that the run was trained on, whatever folder they are in now.
+A result is the run's own if it was measured with the best checkpoint on the whole test set of the
+data that the run was trained on. The folder of the data may have changed.
 """
 
 from dataclasses import replace
@@ -21,13 +21,13 @@ from ..runs.summary import record_test
 def not_of_the_run(
     run: Path, checkpoint: Path, config: dict[str, Any], limit: int | float | None, data: Any
 ) -> str:
-    """Why a result is not the run's own, or nothing if it is.
+    """Return why a result is not the run's own, or nothing if it is.
 
     Args:
         run: Run folder.
         checkpoint: Path of the checkpoint that was measured.
         config: Configuration of this command, in plain types.
-        limit: Number of batches, or their share, that was measured.
+        limit: Number, or share, of the batches that were measured.
         data: Data module, set up.
     """
     whole = limit is None or (isinstance(limit, float) and limit == 1)  # 1 is one batch
@@ -38,14 +38,14 @@ def not_of_the_run(
     if settings := [
         f"{k}: {then.get(k)} → {now.get(k)}" for k in changed if not k.startswith(FREE)
     ]:
-        return f"the data are set up in another way ({'; '.join(settings)})"
+        return f"the data are set up differently ({'; '.join(settings)})"
     record = read_record(run)
     if not isinstance(data, StreamDataModule):
-        return "--data.root is another one than the run's" if "data.root" in changed else ""
+        return "--data.root differs from the run's" if "data.root" in changed else ""
     if record.test_sha256 is not None:
-        return "" if data.hash_of("test") == record.test_sha256 else "the test examples are others"
+        return "" if data.hash_of("test") == record.test_sha256 else "the test examples differ"
     same = data.sha256 == record.data_sha256
-    return "" if same else "the training or validation examples are others"
+    return "" if same else "the training or validation examples differ"
 
 
 def keep_test(run: Path, other: str, metrics: dict[str, float], data: L.LightningDataModule) -> str:
@@ -53,12 +53,12 @@ def keep_test(run: Path, other: str, metrics: dict[str, float], data: L.Lightnin
 
     Args:
         run: Run folder.
-        other: Why they are not, from `not_of_the_run`.
+        other: Reason why they are not, from `not_of_the_run`.
         metrics: Value of each metric, by name.
         data: Data module that was tested on.
 
     Returns:
-        What was done, in words.
+        A sentence that says what was done.
     """
     if other:
         return f"Not the run's own result, since {other}: {run}/run.json has no result of this."
@@ -70,7 +70,7 @@ def keep_test(run: Path, other: str, metrics: dict[str, float], data: L.Lightnin
 
 
 def remember(run: Path, data: Any) -> None:
-    """Keep the hash of the test examples in the run record, to know them again."""
+    """Keep the hash of the test examples in the run record, to recognise them later."""
     record = read_record(run)
     if isinstance(data, StreamDataModule) and record.test_sha256 is None:
         write_record(replace(record, test_sha256=data.hash_of("test")))

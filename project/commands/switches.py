@@ -1,4 +1,4 @@
-"""What a config has set for a class that a later config or an option replaces by another one."""
+"""Settings of a class that are lost when a later config or an option names another class."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +13,7 @@ def _kind(value: Any) -> str:
 
 
 def _owners(name: str) -> list[str]:
-    """Names of the options that an option belongs to, the outermost first."""
+    """Return the names of the options that an option belongs to, the outermost first."""
     parts = name.split(".")
     return [".".join(parts[:n]) for n in range(1, len(parts))]
 
@@ -21,12 +21,12 @@ def _owners(name: str) -> list[str]:
 def dropped_settings(
     files: Iterable[Path], options: Iterable[str], final: dict[str, Any]
 ) -> list[str]:
-    """One sentence for each replaced class, with the settings that went with it.
+    """Return one sentence for each replaced class, with the settings that are lost with it.
 
     Args:
         files: Configs, in their order.
         options: Names of the options that the command line sets.
-        final: Configuration that came out, in plain types.
+        final: Resulting configuration, in plain types.
     """
     settings = dict(flatten(final))
     classes: dict[str, str] = {}

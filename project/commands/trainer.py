@@ -13,7 +13,7 @@ from .lr_range import LRRange, LRSweep
 
 
 class Trainer(L.Trainer):
-    """Lightning's trainer, with a method for each further command: its arguments are options."""
+    """Lightning's trainer with a method for each further command, whose arguments are options."""
 
     stop_asked_by: str | None = None  # class, or else function, that first set `should_stop`
 
@@ -26,25 +26,25 @@ class Trainer(L.Trainer):
         if not value:
             self.stop_asked_by = None
         elif self.stop_asked_by is None:
-            # Lightning's attribute can be set from anywhere; who did it is written down nowhere.
+            # Lightning does not record who sets this attribute.
             frame = sys._getframe(1)
             owner = frame.f_locals.get("self")
             name = frame.f_code.co_qualname if owner is None else type(owner).__name__
             self.stop_asked_by = name
 
     def _run_stage(self) -> Any:
-        # Lightning has just put its handlers of signals over ours. They end with exit code 0, and
-        # talk to other processes from within the handler.
+        # Lightning has just replaced our signal handlers. Its own end with exit code 0, and talk to
+        # other processes from within the handler.
         self._signal_connector.teardown()
         loop = self.fit_loop
         epochs: Any = loop.epoch_progress.current
         if loop.is_resuming and epochs.ready == epochs.started == epochs.processed:
-            # Saved after an epoch. With max_steps, Lightning would end that epoch once more.
+            # Saved after an epoch. With max_steps, Lightning would end that epoch a second time.
             _Loop.restarting.fset(loop, False)  # type: ignore[attr-defined]
         nothing_left = loop.is_resuming and ended_by(self) is not None
         result = super()._run_stage()
         if nothing_left and self.training:
-            # The run was stopped after its last step, and Lightning skips what follows it.
+            # The run was stopped after its last step. Lightning skips what follows that step.
             epochs.completed = epochs.processed
             loop.on_run_start()
             loop.on_run_end()
@@ -61,11 +61,11 @@ class Trainer(L.Trainer):
         """Find a range of learning rates to begin with, without applying one.
 
         Args:
-            model: To train; it is not the same afterwards.
-            datamodule: Its training examples are used.
+            model: Model to train. Its weights are changed.
+            datamodule: Data module whose training examples are used.
             lr_min: Learning rate of the first optimiser step.
-            lr_max: Learning rate of the last optimiser step, if the loss does not diverge before.
-            num_steps: Optimiser steps, between which the learning rate grows by one factor.
+            lr_max: Learning rate of the last optimiser step, unless the loss diverges earlier.
+            num_steps: Number of optimiser steps. Each one multiplies the rate by the same factor.
         """
         sweep = LRSweep(lr_min, lr_max, num_steps)
         self.callbacks.append(sweep)  # type: ignore[attr-defined]
@@ -79,11 +79,11 @@ class Trainer(L.Trainer):
         datamodule: L.LightningDataModule | None = None,
         trained: bool = False,
     ) -> list[Verdict]:
-        """Find out in seconds whether a run can work, and if not, why; nothing is trained.
+        """Find out in seconds whether a run can work, and if not, why. Nothing is trained.
 
         Args:
-            model: To look at; it stays as it is.
-            datamodule: Its training and validation examples are used.
+            model: Model to check, which stays as it is.
+            datamodule: Data module whose training and validation examples are used.
             trained: Whether the model has weights of another run, whose loss is not near ln C.
         """
         preflight = Preflight(trained)

@@ -1,4 +1,4 @@
-"""The progress bar: images per second, and the metrics that matter; the table of the layers."""
+"""The progress bars of a training, and the table of its layers."""
 
 import logging
 import sys
@@ -44,7 +44,7 @@ class ImagesPerSecondColumn(ProgressColumn):
 
 
 class _Stderr:
-    """The standard error of the moment, which is another one while a bar is drawn."""
+    """The current standard error: while a bar is drawn, rich replaces it."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(text)
@@ -54,7 +54,7 @@ class _Stderr:
 
 
 def _log_above_the_bar() -> None:
-    """Let messages in a terminal move the bar down: written through it, they leave half of it."""
+    """Let messages in a terminal push the bar down; otherwise they would tear it apart."""
     for name in ("", "lightning.pytorch", "lightning.fabric"):
         for handler in logging.getLogger(name).handlers:
             if not isinstance(handler, logging.StreamHandler) or not sys.stderr.isatty():
@@ -68,7 +68,6 @@ class ProgressBar(RichProgressBar):
 
     def __init__(self) -> None:
         super().__init__(refresh_rate=REFRESH_HZ)
-        self._drawn = 0.0
 
     def _init_progress(self, trainer: L.Trainer) -> None:
         before = self.progress
@@ -92,15 +91,6 @@ class ProgressBar(RichProgressBar):
         last = f" of {epochs}" if epochs is not None and epochs > 0 else ""
         return f"Epoch {current_epoch + 1}{last}"
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any
-    ) -> None:
-        # Lightning collects the metrics at each step, drawn or not: a twentieth of an MLP's step.
-        now = time.monotonic()
-        if now - self._drawn > 1 / REFRESH_HZ or trainer.is_last_batch:
-            self._drawn = now
-            super().on_train_batch_end(trainer, pl_module, *args)
-
     def configure_columns(self, trainer: L.Trainer) -> list[Any]:
         return [*super().configure_columns(trainer)[:-1], ImagesPerSecondColumn(trainer)]
 
@@ -110,7 +100,7 @@ class ProgressBar(RichProgressBar):
 
 
 class LayerTable(RichModelSummary):
-    """The layers that have parameters, and how many."""
+    """Prints the layers that have parameters, and how many."""
 
     @staticmethod
     def summarize(
@@ -140,15 +130,15 @@ class LayerTable(RichModelSummary):
 
 
 def shows_progress(trainer: L.Trainer) -> bool:
-    """Whether a run draws progress bars, and somebody sees them."""
+    """Return whether a run draws progress bars in a terminal."""
     bar = trainer.progress_bar_callback is not None
     return bar and trainer.is_global_zero and Console().is_terminal
 
 
 class StepBar(Callback):
-    """Steps and loss of a training that is no run. The bar is gone when that ends."""
+    """Shows steps and loss of a training that is not a run. The bar vanishes at its end."""
 
-    DELAY_S = 1.0  # nothing is drawn for what ends sooner
+    DELAY_S = 1.0  # a shorter training draws nothing
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("steps, loss {task.fields[loss]}"))

@@ -208,7 +208,7 @@ def test_results_of_other_data_do_not_replace_the_run_s(
     assert record(run)["metrics"].keys() == {"val/loss", "val/acc"}
     assert record(run)["tested"] == 0
     assert not (place / "predictions.csv").exists()
-    assert "examples are others" in capsys.readouterr().out
+    assert "examples differ" in capsys.readouterr().out
 
     root = root.rename(root.with_name("moved"))  # which are the same data
     for command in ("test", "predict"):
@@ -221,7 +221,7 @@ def test_results_of_other_data_do_not_replace_the_run_s(
     for other in (root, root.with_name("other")):
         for command in ("test", "predict"):
             main([command, run, f"--data.root={other}"])
-            assert "since the test examples are others" in capsys.readouterr().out
+            assert "since the test examples differ" in capsys.readouterr().out
     assert record(run) == before
     assert (place / "predictions.csv").read_text() == said
 
