@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import ProgressBar as LightningBar
 from lightning.pytorch.utilities import rank_zero_info
 
 from ..callbacks import ProgressBar
+from ..engine.protocols import HasObjective
 from ..engine.weights import init_from
 from ..preflight.check import Verdict
 from ..runs.errors import UsageError
@@ -143,7 +144,8 @@ class CLI(CommandLine):
         batches: Any = self.trainer.predict(model, **kwargs)
         if self.trainer.predict_loop.num_dataloaders > 1:  # a list for each of them
             batches = [batch for loader in batches for batch in loader]
-        write_predictions(batches, self.plan, self.datamodule)
+        objective = model.objective if isinstance(model, HasObjective) else None
+        write_predictions(batches, self.plan, self.datamodule, objective)
 
     def check(self, model: L.LightningModule, datamodule: L.LightningDataModule) -> None:
         trained = bool(self.config.check.init_from)

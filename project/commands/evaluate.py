@@ -11,6 +11,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from ..engine.image_datamodule import ImageDataModule
 from ..engine.image_files import MAX_MEGAPIXELS
+from ..engine.objective import Objective
 from ..engine.photos import PhotosDataModule, preprocessing, stored_preprocessing
 from ..engine.weights import check_fits, take_classes
 from ..reports.tables import Scale, table
@@ -88,13 +89,16 @@ def record_result(trainer: L.Trainer, plan: RunPlan, data: Any) -> None:
         print(keep_test(run, other, metrics, data))
 
 
-def write_predictions(batches: list[Any], plan: RunPlan, data: Any) -> None:
+def write_predictions(
+    batches: list[Any], plan: RunPlan, data: Any, objective: Objective | None
+) -> None:
     """Write what is predicted for each test example, or for each of the images.
 
     Args:
         batches: Outputs of each batch, in the order of the data.
         plan: Plan with the path of the checkpoint.
         data: Data module of the examples.
+        objective: What the network was trained for, if it says so.
     """
     assert plan.checkpoint_path is not None
     run = run_of(plan.checkpoint_path)
@@ -107,4 +111,4 @@ def write_predictions(batches: list[Any], plan: RunPlan, data: Any) -> None:
             print(f"Not the run's own predictions, since {other}.")
         else:
             remember(run, data)
-    print(f"Predictions: {write_outputs(folder, batches, data)}")
+    print(f"Predictions: {write_outputs(folder, batches, data, objective)}")

@@ -1,4 +1,4 @@
-"""What a model says of each example, as CSV.
+"""Predictions as CSV.
 
 Legend: N examples, K classes.
 """
@@ -16,7 +16,9 @@ from torch import Tensor
 from ..callbacks.prediction_figures import SHOWN, draw_photos
 from ..data import ImageDataModule
 from ..engine.datamodule import StreamDataModule
+from ..engine.objective import Classification, Objective
 from ..engine.photos import PhotosDataModule
+from ..engine.protocols import HasClasses
 from ..engine.targets import are_classes, kind
 from ..reports.curves import save_figure
 from ..runs.files import write_rows, write_whole
@@ -24,53 +26,94 @@ from ..runs.folder import PREDICTIONS
 
 TOP = 5  # classes of a photo
 COLUMNS = 1000  # of a table of outputs; those of more are saved as they are
+PHOTOS = "images.csv"
 WHOLE = "predictions.pt"  # a list of batches, or one tensor (N, ...)
 
 
-def write_outputs(folder: Path, batches: Sequence[Any], data: Any) -> Path:
+def write_outputs(
+    folder: Path, batches: Sequence[Any], data: Any, objective: Objective | None = None
+) -> Path:
     """Write what `predict_step` gave for each batch, in the order of the data.
 
-    Outputs (N,) or (N, K) are a table: `images.csv` of photos, else `predictions.csv`, with labels
+    Outputs (N,) or (N, K) are a table: `images.csv` of photos, else `predictions.csv`, with targets
     and class names if the data have them. All others are saved as they are, in `predictions.pt`.
+
+    Args:
+        folder: Folder of the file.
+        batches: Outputs of each batch.
+        data: Data module whose examples were predicted.
+        objective: What the network was trained for; by default it is told by the outputs.
 
     Returns:
         The file.
 
     Raises:
-        ValueError: If there are none.
+        ValueError: If there are no outputs.
     """
     outputs = joined(batches)
     if outputs is None or not 1 <= outputs.ndim <= 2 or outputs[:1].numel() > COLUMNS:
         if all(batch is None for batch in batches):
             raise ValueError("nothing is written: predict_step returned nothing for any batch")
         return write_whole_outputs(folder, batches, outputs)
-    classifies = outputs.ndim == 2 and len(getattr(data, "class_names", [])) == outputs.shape[1]
-    if isinstance(data, PhotosDataModule) and classifies:
-        return write_photos(folder, outputs, data)
+    names = data.class_names if isinstance(data, HasClasses) else []
+    named = outputs.ndim == 2 and len(names) == outputs.shape[1]
+    classifies = named and (objective is None or isinstance(objective, Classification))
+    if isinstance(data, PhotosDataModule):
+        if classifies:
+            return write_photos(folder, outputs, data)
+        return write_photo_values(folder / PHOTOS, outputs, data, names if named else [])
     path = folder / PREDICTIONS
     targets = data.sets["test"][1] if isinstance(data, StreamDataModule) else None
     if isinstance(data, ImageDataModule) and classifies and are_classes(targets):
         write_predictions(path, outputs, data)
-    elif outputs.ndim == 1 and isinstance(targets, Tensor) and targets.ndim == 1:
+    elif isinstance(targets, Tensor) and outputs.ndim == targets.ndim == 1:
         write_values(path, outputs, targets[data.sets["test"][2]])
+    elif isinstance(targets, Tensor) and named and targets.shape[1:] == outputs.shape[1:]:
+        write_labels(path, outputs, targets[data.sets["test"][2]], names)
     else:
-        write_columns(path, outputs)
+        write_columns(path, outputs, names if named else [])
     return path
 
 
 def joined(batches: Sequence[Any]) -> Tensor | None:
-    """All outputs as one tensor, (N, ...), if they are tensors that differ in N alone."""
+    """Return all outputs as one tensor, (N, ...), if they are tensors that differ in N alone."""
     if not batches or not all(isinstance(batch, Tensor) and batch.ndim for batch in batches):
         return None
     return torch.cat([*batches]) if len({batch.shape[1:] for batch in batches}) == 1 else None
 
 
-def write_columns(path: Path, outputs: Tensor) -> None:
+def write_columns(path: Path, outputs: Tensor, names: Sequence[str]) -> None:
     """Write outputs, (N,) or (N, K), as CSV without targets."""
-    rows = outputs.view(len(outputs), -1)
-    names = ["prediction"] if outputs.ndim == 1 else [f"output_{k}" for k in range(rows.shape[1])]
-    table = [[i, *(f"{value:.6g}" for value in row)] for i, row in enumerate(rows.tolist())]
-    write_rows(path, [["index", *names], *table])
+    rows = [[i, *row] for i, row in enumerate(_written(outputs))]
+    write_rows(path, [["index", *_columns(outputs, names)], *rows])
+
+
+def write_labels(path: Path, outputs: Tensor, targets: Tensor, names: Sequence[str]) -> None:
+    """Write the output for each label and its target, both (N, K), of each test example as CSV."""
+    header = ["index", *names, *(f"true {name}" for name in names)]
+    pairs = zip(_written(outputs), _written(targets[: len(outputs)]), strict=True)
+    write_rows(path, [header, *([i, *row, *truth] for i, (row, truth) in enumerate(pairs))])
+
+
+def write_photo_values(
+    path: Path, outputs: Tensor, data: PhotosDataModule, names: Sequence[str]
+) -> Path:
+    """Write outputs, (N,) or (N, K), for each photo that could be read, as CSV."""
+    read = _read(data, len(outputs))
+    rows = [[str(data.photos.paths[i]), *row] for i, row in enumerate(_written(outputs))]
+    write_rows(path, [["path", *_columns(outputs, names)], *(rows[i] for i in read)])
+    return path
+
+
+def _columns(outputs: Tensor, names: Sequence[str]) -> list[str]:
+    if outputs.ndim == 1:
+        return ["prediction"]
+    return list(names) or [f"output_{k}" for k in range(outputs.shape[1])]
+
+
+def _written(values: Tensor) -> list[list[str]]:
+    rows = values.reshape(len(values), -1).tolist()
+    return [[f"{value:.6g}" for value in row] for row in rows]
 
 
 def write_whole_outputs(folder: Path, batches: Sequence[Any], outputs: Tensor | None) -> Path:
@@ -116,12 +159,8 @@ def write_values(path: Path, values: Tensor, targets: Tensor) -> None:
 
 def write_photos(folder: Path, probabilities: Tensor, data: PhotosDataModule) -> Path:
     """Write `images.csv`, draw `images.png`, and name on stderr the photos that are in neither."""
-    photos, names, path = data.photos, data.class_names, folder / "images.csv"
-    for _, reason in sorted(photos.unreadable.items()):
-        print(reason, file=sys.stderr)
-    read = [i for i in range(len(probabilities)) if i not in photos.unreadable]
-    if not read:
-        raise ValueError(f"none of the {len(photos)} images could be read")
+    photos, names, path = data.photos, data.class_names, folder / PHOTOS
+    read = _read(data, len(probabilities))
     ranked = probabilities.sort(dim=1, descending=True, stable=True)  # of equals the first is first
     best, classes = (part[:, :TOP].tolist() for part in ranked)
     suffixes = ["", *(f"_{k}" for k in range(2, len(best[0]) + 1))]
@@ -136,3 +175,14 @@ def write_photos(folder: Path, probabilities: Tensor, data: PhotosDataModule) ->
     said = [(names[classes[i][0]], best[i][0]) for i in shown]
     save_figure(draw_photos([photos[i] for i in shown], said, len(read)), folder / "images.png")
     return path
+
+
+def _read(data: PhotosDataModule, total: int) -> list[int]:
+    """Return which of the first photos could be read, after naming the others on stderr."""
+    photos = data.photos
+    for _, reason in sorted(photos.unreadable.items()):
+        print(reason, file=sys.stderr)
+    read = [i for i in range(total) if i not in photos.unreadable]
+    if not read:
+        raise ValueError(f"none of the {len(photos)} images could be read")
+    return read

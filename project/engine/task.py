@@ -66,9 +66,13 @@ class Task(Optimized, ABC):
 
     def setup(self, stage: str) -> None:
         """Make the metrics. A network that overrides it calls `super().setup(stage)`."""
-        if not hasattr(self, "train_metrics"):
+        if not self._is_set_up:
             made = [StageMetrics(self.make_metrics()) for _ in range(3)]
             self.train_metrics, self.val_metrics, self.test_metrics = made
+
+    @property
+    def _is_set_up(self) -> bool:
+        return "train_metrics" in self._modules
 
     def make_metrics(self) -> Metrics:
         """Return new metrics beside the loss, for one stage."""
@@ -150,5 +154,6 @@ class Task(Optimized, ABC):
         checkpoint["train_metrics"] = {"ranks": self.train_metrics.states()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if states := checkpoint.get("train_metrics", {}).get("ranks"):
+        states = checkpoint.get("train_metrics", {}).get("ranks")
+        if states and self._is_set_up:  # and not loaded without a trainer
             self.train_metrics.load_states(states, self.global_rank, self.device)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from lightning.pytorch.strategies import FSDPStrategy
 from other_tasks import KINDS, SIZE
+from PIL import Image
 from torch import Tensor, nn
 
 from project.callbacks import (
@@ -30,6 +31,7 @@ QUIET = ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false
 QUIET += ["--trainer.enable_model_summary", "false", "--name", "other"]
 SHORT = ["--trainer.max_epochs", "2", "--trainer.log_every_n_steps", "2"]
 RUN = Path("runs/other/version_0")
+CLASSES = ["red", "green", "blue"]
 
 
 def fit(model: str, data: str, *args: str) -> Any:
@@ -68,10 +70,34 @@ def test_a_run_with_other_targets_trains_tests_and_predicts(
         assert not (RUN / "predictions.csv").exists()
         found = torch.load(RUN / "predictions.pt", weights_only=True)
     else:
-        names = ["output_0", "output_1", "output_2"] if targets == "labels" else ["prediction"]
+        names = ["red", "green", "blue"] if targets == "labels" else ["prediction"]
         found = torch.tensor([[float(row[name]) for name in names] for row in table()])
     assert len(found) == SIZE
     torch.testing.assert_close(found.view_as(expected), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_several_labels_are_predicted_for_the_test_images_and_for_photos(tmp_path: Path) -> None:
+    objective = ["--model.objective", "BinaryCrossEntropy", "--preflight", "false"]
+    fit("Other", "OtherImages", *objective)
+    cli = main(["predict", "--run", str(RUN), *QUIET])
+    images, targets = (torch.cat(x) for x in zip(*cli.datamodule.test_dataloader(), strict=True))
+    with torch.no_grad():
+        expected = cli.model.eval()(images).sigmoid()
+    rows = table()
+    assert list(rows[0]) == ["index", *CLASSES, *(f"true {name}" for name in CLASSES)]
+    found = torch.tensor([[float(row[name]) for name in CLASSES] for row in rows])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    truth = torch.tensor([[float(row[f"true {name}"]) for name in CLASSES] for row in rows])
+    assert torch.equal(truth, targets)
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for i in range(3):
+        Image.new("RGB", (8, 8), (80 * i, 0, 0)).save(photos / f"{i}.png")
+    main(["predict", "--run", str(RUN), "--images", str(photos), *QUIET])
+    with (RUN / "images.csv").open(newline="") as file:
+        of_photos = list(csv.DictReader(file))
+    assert list(of_photos[0]) == ["path", *CLASSES]
+    assert [Path(row["path"]).name for row in of_photos] == ["0.png", "1.png", "2.png"]
 
 
 def test_targets_that_make_no_batch_are_refused_before_the_first_step() -> None:
