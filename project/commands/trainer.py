@@ -1,18 +1,19 @@
 """The commands that train or measure."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.loops.loop import _Loop
 
 from ..engine.endings import ended_by
+from ..engine.internals import StageTrainer, end_after, end_epoch_once
 from ..preflight.check import Verdict
 from ..preflight.controls import Preflight
 from .lr_range import LRRange, LRSweep
 
 
-class Trainer(L.Trainer):
+class Trainer(StageTrainer):
     """Lightning's trainer with a method for each further command, whose arguments are options."""
 
     stop_asked_by: str | None = None  # class, or else function, that first set `should_stop`
@@ -32,17 +33,13 @@ class Trainer(L.Trainer):
             name = frame.f_code.co_qualname if owner is None else type(owner).__name__
             self.stop_asked_by = name
 
-    def _run_stage(self) -> Any:
-        # Lightning has just replaced our signal handlers. Its own end with exit code 0, and talk to
-        # other processes from within the handler.
-        self._signal_connector.teardown()
+    def run_stage(self, run: Callable[[], Any]) -> Any:
         loop = self.fit_loop
         epochs: Any = loop.epoch_progress.current
         if loop.is_resuming and epochs.ready == epochs.started == epochs.processed:
-            # Saved after an epoch. With max_steps, Lightning would end that epoch a second time.
-            _Loop.restarting.fset(loop, False)  # type: ignore[attr-defined]
+            end_epoch_once(self)  # which was saved after it
         nothing_left = loop.is_resuming and ended_by(self) is not None
-        result = super()._run_stage()
+        result = run()
         if nothing_left and self.training:
             # The run was stopped after its last step. Lightning skips what follows that step.
             epochs.completed = epochs.processed
@@ -69,7 +66,7 @@ class Trainer(L.Trainer):
         """
         sweep = LRSweep(lr_min, lr_max, num_steps)
         self.callbacks.append(sweep)  # type: ignore[attr-defined]
-        self.fit_loop.epoch_loop.max_steps = num_steps
+        end_after(self, num_steps)
         self.fit(model, datamodule=datamodule)
         return LRRange.of(sweep)
 

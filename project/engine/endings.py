@@ -6,6 +6,8 @@ import lightning as L
 from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.callbacks.early_stopping import EarlyStopping, EarlyStoppingReason
 
+from .internals import may_stop
+
 
 def ended_by(trainer: L.Trainer) -> str | None:
     """Return what ends a training after the current epoch, as `stopped_by` in run.json names it.
@@ -18,7 +20,7 @@ def ended_by(trainer: L.Trainer) -> str | None:
     steps = _is_reached(trainer.global_step, trainer.max_steps)
     if steps and not loop.epoch_loop.batch_progress.is_last_batch:
         return "max_steps"  # within an epoch, which Lightning then counts as one
-    asked = trainer.should_stop and loop._can_stop_early
+    asked = trainer.should_stop and may_stop(trainer)
     if asked and any(_has_stopped(callback) for callback in trainer.early_stopping_callbacks):
         return "early_stopping"
     epochs: Any = loop.epoch_progress.current  # `current_epoch` lags behind at the end of one

@@ -8,11 +8,10 @@ import io
 import os
 import time
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
-from tensorboard.summary.writer import event_file_writer
 from tensorboard.summary.writer.record_writer import RecordWriter
+
+from .output_internals import event_path, replace_event_writer
 
 FLUSH_S = 5.0  # after which a row can be seen in TensorBoard
 
@@ -31,7 +30,7 @@ class EventWriter:
     def __init__(
         self, records: RecordWriter, max_queue_size: int = 0, flush_secs: float = 0.0
     ) -> None:
-        self._path = Path(os.fsdecode(records._writer.filename))
+        self._path = event_path(records)
         self._pending = io.BytesIO()
         self._flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         self._flushed = time.monotonic()
@@ -73,5 +72,4 @@ class EventWriter:
 
 def write_in_this_thread() -> None:
     """Let all event files of this process be written so."""
-    writers: Any = event_file_writer
-    writers._AsyncWriter = EventWriter
+    replace_event_writer(EventWriter)

@@ -5,7 +5,7 @@ bfloat16 stops growing after some hundred examples.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -14,8 +14,9 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torchmetrics import Metric
 
+from .internals import Convert, ConvertedMetric, convert_states
+
 T = TypeVar("T")
-Convert = Callable[[Tensor], Tensor]
 
 
 def to_float32(values: T) -> T:
@@ -43,19 +44,19 @@ def full_precision(metric: Metric) -> Metric:
             vars(part).clear()  # of the methods that are bound to the class before
             part.__class__ = _full_precision_class(type(part))
             part.__setstate__(state)
-            part._apply(_widened)
+            convert_states(part, _widened)
     return metric
 
 
-class FullPrecision(Metric):
+class FullPrecision(ConvertedMetric):
     """The part of `full_precision` that is the same for all metrics."""
 
-    def _apply(self, fn: Convert, *args: Any, **kwargs: Any) -> Any:
-        return super()._apply(fn if self._dtype_convert else _never_narrower(fn), *args, **kwargs)
+    def conversion(self, fn: Convert) -> Convert:
+        return _never_narrower(fn)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The class is made at run time, so that a process that is spawned has to make it too.
-        return _restore, (type(self).__mro__[2], self.__getstate__())
+        return _restore, (type(self).__bases__[1], self.__getstate__())
 
 
 @functools.cache

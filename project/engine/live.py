@@ -5,8 +5,13 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from .internals import (
+    BatchNorm,
+    step_all_schedules,
+    step_plateau_schedules,
+    training_modes,
+)
 from .pieces import pieces
 from .storable import storable
 
@@ -29,8 +34,8 @@ class LiveState(Callback):
     ) -> None:
         modes = {name: module.training for name, module in pl_module.named_modules()}
         if trainer.validating:  # the modes that training goes on with afterwards
-            modes |= trainer.fit_loop.epoch_loop.val_loop._module_mode.mode
-        norms = {n: m for n, m in pl_module.named_modules() if isinstance(m, _BatchNorm)}
+            modes |= training_modes(trainer)
+        norms = {n: m for n, m in pl_module.named_modules() if isinstance(m, BatchNorm)}
         checkpoint[KEY] = {
             "frozen": [n for n, p in pl_module.named_parameters() if not p.requires_grad],
             "evaluating": [name for name, training in modes.items() if not training],
@@ -53,11 +58,11 @@ class LiveState(Callback):
             parameter.requires_grad_(name not in state["frozen"])
         modes = {n: n not in state["evaluating"] for n, _ in pl_module.named_modules()}
         if trainer.validating:  # which has already switched to evaluation, and switches back
-            trainer.fit_loop.epoch_loop.val_loop._module_mode.mode.update(modes)
+            training_modes(trainer).update(modes)
         for name, module in pl_module.named_modules():
             if not trainer.validating:
                 module.training = modes[name]
-            if isinstance(module, _BatchNorm):
+            if isinstance(module, BatchNorm):
                 module.track_running_stats = name not in state["untracked"]
         trainer.accumulate_grad_batches = state["accumulate_grad_batches"]
         device = trainer.strategy.root_device
@@ -69,10 +74,8 @@ class LiveState(Callback):
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         resumed = self._pending is not None
         self._restore(trainer, pl_module)
-        loop = trainer.fit_loop.epoch_loop
-        if resumed and _has_plateau_metrics(trainer) and loop._num_ready_batches_reached():
-            # The step of a plateau schedule that Lightning takes after the save of the epoch.
-            loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+        if resumed and _has_plateau_metrics(trainer):
+            step_plateau_schedules(trainer)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.sanity_checking:
@@ -80,8 +83,7 @@ class LiveState(Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if _has_plateau_metrics(trainer):
-            # Else Lightning leaves out that step in the first epoch after a resume.
-            trainer.fit_loop._restarting = False
+            step_all_schedules(trainer)
 
 
 def _has_plateau_metrics(trainer: L.Trainer) -> bool:

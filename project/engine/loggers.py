@@ -11,10 +11,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import lightning as L
 import numpy as np
-from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import (
     CometLogger,
-    CSVLogger,
     Logger,
     MLFlowLogger,
     TensorBoardLogger,
@@ -23,13 +21,15 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from PIL import Image
 
 from ..runs.files import check_regular, read_text, write_rows
+from .internals import process_rank
+from .output_internals import RowLogger, RowWriter
 
 LoggerName = Literal["tensorboard", "csv"]
 
 
 def is_rank_zero() -> bool:
     """Return whether this is a run's first process; that is known before it meets the others."""
-    return getattr(rank_zero_only, "rank", 0) == 0
+    return process_rank() == 0
 
 
 def tensorboards(trainer: L.Trainer) -> list[TensorBoardLogger]:
@@ -43,23 +43,23 @@ def is_logged(trainer: L.Trainer) -> bool:
     return bool(every) and (trainer.global_step + 1) % every == 0
 
 
-class _ContinuingWriter(ExperimentWriter):
+class _ContinuingWriter(RowWriter):
     def __init__(self, log_dir: str, first_step: int) -> None:
         self.first_step = first_step
         super().__init__(log_dir)
 
-    def _check_log_dir_exists(self) -> None:
+    def begin(self) -> None:
         """Drop the rows that the resumed run writes again; Lightning would delete the file."""
         check_regular(self.metrics_file_path)
         if Path(self.metrics_file_path).is_file():
-            self._rewrite_with_new_header([], self.first_step)
+            self.rewrite([], self.first_step)
 
-    def _rewrite_with_new_header(self, fieldnames: list[str], end: float = math.inf) -> None:
+    def rewrite(self, names: list[str], end: float = math.inf) -> None:
         """Keep the rows of the steps before `end`; a kill leaves the old file or the new one."""
         path = Path(self.metrics_file_path)
         lines = read_text(path).splitlines(keepends=True)
         rows = csv.DictReader(line for line in lines if line.endswith("\n"))  # not cut by a kill
-        self.metrics_keys = fieldnames or list(rows.fieldnames or [])
+        self.metrics_keys = names or list(rows.fieldnames or [])
         kept: list[list[Any]] = [self.metrics_keys]
         try:
             for row in rows:
@@ -82,18 +82,15 @@ class _ContinuingWriter(ExperimentWriter):
             raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-class ContinuingCSVLogger(CSVLogger):
+class ContinuingCSVLogger(RowLogger):
     """CSVLogger whose `metrics.csv` has each row once, even after a resume at `first_step`."""
 
     def __init__(self, save_dir: str, name: str, version: str, first_step: int) -> None:
         super().__init__(save_dir, name, version)
         self.first_step = first_step
 
-    @property
-    def experiment(self) -> ExperimentWriter:
-        if self._experiment is None and is_rank_zero():
-            self._experiment = _ContinuingWriter(self.log_dir, self.first_step)
-        return super().experiment
+    def make_writer(self) -> ExperimentWriter:
+        return _ContinuingWriter(self.log_dir, self.first_step)
 
     def finalize(self, status: str) -> None:
         with _keeping(status):
@@ -105,10 +102,9 @@ class RunTensorBoardLogger(TensorBoardLogger):
 
     @property
     def experiment(self) -> Any:
-        if self._experiment is None:
-            from .events import write_in_this_thread  # 1 s to import
+        from .events import write_in_this_thread  # 1 s to import
 
-            write_in_this_thread()
+        write_in_this_thread()
         return super().experiment
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:

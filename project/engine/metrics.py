@@ -11,6 +11,7 @@ from torchmetrics import Metric, MetricCollection
 
 from .factories import class_of, given_to
 from .full_precision import full_precision
+from .internals import count_as_updated, merge_state
 from .objective import Metrics
 
 State: TypeAlias = dict[str, Tensor | list[Tensor]]
@@ -94,13 +95,12 @@ class StageMetrics(nn.Module):
         """
         alike = distributed.is_initialized() and len(states) == distributed.get_world_size()
         for i, metric in enumerate(_metrics(self)):
-            # As if updated: torchmetrics takes a metric without any examples for a mistake.
-            metric._update_count = 1
+            count_as_updated(metric)
             if alike or (len(states) == 1 and rank == 0):
                 _set_state(metric, states[rank][i], device)
             elif rank == 0:
                 for state in states:
-                    metric._reduce_states(_moved(state[i], device))
+                    merge_state(metric, _moved(state[i], device))
 
 
 def make_metrics(made: Mapping[str, Metric | MetricFactory], num_classes: int | None) -> Metrics:

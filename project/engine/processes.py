@@ -14,11 +14,12 @@ import lightning as L
 from lightning.fabric.plugins.environments import (  # type: ignore[attr-defined]
     TorchElasticEnvironment,
 )
-from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy
 from torch import distributed
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from .internals import backend, bound_waiting, process_rank, started_processes
 
 # By what gloo, NCCL and torch's stores say; few of these have an exception of their own.
 SENTENCES = {
@@ -49,21 +50,22 @@ def join(strategy: Any, max_wait_s: float) -> None:
     """
     if not isinstance(strategy, DDPStrategy):
         return
-    strategy._timeout = timedelta(seconds=min(max_wait_s, LONGEST_WAIT_S))
+    limit = timedelta(seconds=min(max_wait_s, LONGEST_WAIT_S))
+    bound_waiting(strategy, limit)
     environment, start = strategy.cluster_environment, os.environ.get("TORCHELASTIC_RESTART_COUNT")
     if not isinstance(environment, TorchElasticEnvironment) or start in (None, "0"):
         return
     address = (environment.main_address, environment.main_port)
-    store = TCPStore(*address, is_master=False, timeout=strategy._timeout)
+    store = TCPStore(*address, is_master=False, timeout=limit)
     device = strategy.root_device
     if strategy.accelerator is not None:
         strategy.accelerator.setup_device(device)
     distributed.init_process_group(
-        strategy._get_process_group_backend(),
+        backend(strategy),
         store=PrefixStore(f"start_{start}", store),
         rank=environment.global_rank(),
         world_size=environment.world_size(),
-        timeout=strategy._timeout,
+        timeout=limit,
         device_id=None if device.type == "cpu" else device,
     )
 
@@ -78,7 +80,8 @@ def leave() -> None:
 
 def end_children(trainer: L.Trainer) -> None:
     """End the processes that this one has started, where an error has stopped it."""
-    procs = getattr(trainer.strategy.launcher, "procs", [])  # a notebook's are of another kind
+    procs = started_processes(trainer)
+    # A notebook's are of another kind.
     children = [child for child in procs if isinstance(child, subprocess.Popen)]
     if children:  # which Lightning looks at every 5 s, to kill this process once one has ended
         procs.clear()
@@ -93,7 +96,7 @@ def end_children(trainer: L.Trainer) -> None:
 def lost(error: BaseException) -> str:
     """One sentence for an error in meeting other processes or in waiting for them, or nothing."""
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-    rank, what = getattr(rank_zero_only, "rank", 0), str(error).partition("\n")[0]
+    rank, what = process_rank(), str(error).partition("\n")[0]
     for said, sentence in SENTENCES.items():
         if re.search(said, str(error)):
             return sentence.format(address=address, port=port, rank=rank, what=what)

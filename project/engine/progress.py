@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import Callback, RichModelSummary, RichProgressBar
+from lightning.pytorch.callbacks import Callback, RichModelSummary
 from lightning.pytorch.utilities.model_summary.model_summary import get_human_readable_count
 from rich import get_console
 from rich.columns import Columns
@@ -23,6 +23,8 @@ from rich.progress import (
 )
 from rich.table import Table
 from rich.text import Text
+
+from .output_internals import ArrangedBar
 
 REFRESH_HZ = 5  # Lightning's default is 100
 
@@ -63,33 +65,27 @@ def _log_above_the_bar() -> None:
                 handler.setStream(_Stderr())
 
 
-class ProgressBar(RichProgressBar):
+class ProgressBar(ArrangedBar):
     """Lightning's rich progress bar, with images per second, and the metrics in lines below it."""
 
     def __init__(self) -> None:
         super().__init__(refresh_rate=REFRESH_HZ)
 
-    def _init_progress(self, trainer: L.Trainer) -> None:
-        before = self.progress
+    def arrange(self, trainer: L.Trainer, bar: Progress) -> None:
         _log_above_the_bar()
-        super()._init_progress(trainer)
-        if self.progress is None or self.progress is before:
-            return
-        bar = self.progress
         bar.columns = bar.columns[:-1]  # without Lightning's column of metrics
 
         def renderables() -> Iterator[RenderableType]:
             yield bar.make_tasks_table(bar.tasks)
             if trainer.state.fn == "fit" and not trainer.sanity_checking:
-                assert self._metric_component is not None
-                yield Columns(self._metric_component._generate_metrics_texts(), padding=(0, 2))
+                yield Columns(self.metric_texts(), padding=(0, 2))
 
         bar.get_renderables = renderables  # type: ignore[method-assign]
 
-    def _get_train_description(self, current_epoch: int) -> str:
+    def describe(self, epoch: int) -> str:
         epochs = self.trainer.max_epochs
         last = f" of {epochs}" if epochs is not None and epochs > 0 else ""
-        return f"Epoch {current_epoch + 1}{last}"
+        return f"Epoch {epoch + 1}{last}"
 
     def configure_columns(self, trainer: L.Trainer) -> list[Any]:
         return [*super().configure_columns(trainer)[:-1], ImagesPerSecondColumn(trainer)]

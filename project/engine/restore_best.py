@@ -12,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from ..runs.folder import BEST
 from ..runs.names import PROGRAM
 from .checkpoint_io import load_checkpoint
+from .internals import dump_checkpoint, has_averaged
 
 DIVIDED = (FSDPStrategy, ModelParallelStrategy, DeepSpeedStrategy)  # no rank has a whole model
 AVERAGED = BEST.with_name("averaged.ckpt")
@@ -58,7 +59,7 @@ class RestoreBest(Callback):
         return best["epoch"], best["state_dict"]
 
     def _save_averaged(self, trainer: L.Trainer) -> None:
-        checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        checkpoint = dump_checkpoint(trainer)
         checkpoint.pop("metrics", None)  # they were measured with other weights
         trainer.strategy.save_checkpoint(checkpoint, self.run / AVERAGED)
         self.weights = "averaged weights"
@@ -80,7 +81,7 @@ def _has_averaged(trainer: L.Trainer) -> bool:
     """Return whether the weights have become an average, and not if the run ended before that."""
     return any(
         isinstance(c, StochasticWeightAveraging)
-        and c._initialized
+        and has_averaged(c)
         and trainer.current_epoch - 1 >= c.swa_end
         for c in trainer.callbacks  # type: ignore[attr-defined]
     )

@@ -20,6 +20,7 @@ from ..runs.folder import BEST, LAST
 from ..runs.names import PROGRAM
 from .endings import ended_by
 from .exact import may_swap
+from .internals import check_after_training, is_accumulating, repeat_validation, validates_next
 from .signals import SIGNALS, Interrupted, handle_by, say
 
 
@@ -69,11 +70,11 @@ class EarlyStopping(callbacks.EarlyStopping):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         # When the metric is new: Lightning would take a stale one at the end of an epoch that has
         # no validation, and miss one of the training examples where there are several validations.
-        self._check_on_train_epoch_end = self.monitor.startswith("train/")
+        check_after_training(self, self.monitor.startswith("train/"))
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         known = trainer.callback_metrics
-        if self._check_on_train_epoch_end and self.monitor not in known:
+        if self.monitor.startswith("train/") and self.monitor not in known:
             raise ValueError(f"no metric {self.monitor}; there are {', '.join(known)}")
         super().on_train_epoch_end(trainer, pl_module)
 
@@ -147,16 +148,8 @@ class LastCheckpoint(callbacks.Checkpoint):
         if trainer.sanity_checking or self._activity == "validation":
             return
         if trainer.strategy.reduce_boolean_decision(self._signum > 0, all=False):
-            self._repeat_validation(trainer)
+            repeat_validation(trainer)
             self._save(trainer)
-
-    @staticmethod
-    def _repeat_validation(trainer: L.Trainer) -> None:
-        """As if validation stood in its first batch: a resumed run then repeats all of it."""
-        progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
-        progress.reset()
-        progress.increment_ready()
-        progress.increment_started()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._save(trainer)
@@ -183,7 +176,7 @@ class LastCheckpoint(callbacks.Checkpoint):
             if not self._is_exact(trainer):
                 return False
         elif trainer.validating and self._activity == "step":
-            self._repeat_validation(trainer)
+            repeat_validation(trainer)
         else:
             return False
         try:
@@ -204,10 +197,9 @@ class LastCheckpoint(callbacks.Checkpoint):
         """Return whether Lightning can resume from here: not with gradients half accumulated, and
         not if validation or the end of the epoch comes next, which a resumed run would leave out.
         """
-        loop = trainer.fit_loop.epoch_loop
-        fetcher: Any = trainer.fit_loop._data_fetcher
-        followed = loop.batch_progress.is_last_batch or loop._should_check_val_fx(fetcher)
-        return not (followed or loop._should_accumulate() or ended_by(trainer))
+        is_last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+        followed = is_last or validates_next(trainer)
+        return not (followed or is_accumulating(trainer) or ended_by(trainer))
 
     def _save(self, trainer: L.Trainer) -> None:
         self._write(trainer)

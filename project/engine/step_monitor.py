@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from .batch_size import batch_size_of
 from .full_precision import to_float32
 from .harmless import Harmless
+from .internals import unscales_itself
 from .loggers import is_logged
 
 
@@ -80,7 +81,7 @@ class StepMonitor(Harmless, Callback):
 
     def _write(self, trainer: L.Trainer, optimizer: Optimizer) -> None:
         norm = gradient_norm(trainer, (p for g in optimizer.param_groups for p in g["params"]))
-        if getattr(optimizer, "_step_supports_amp_scaling", False):  # fused: it unscales by itself
+        if unscales_itself(optimizer):
             norm = unscaled(trainer, norm)
         row = {"grad_norm": norm.item()}
         self._pause()

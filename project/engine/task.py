@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .batch_size import batch_size_of
 from .full_precision import to_float32
+from .internals import is_accumulating
 from .loggers import is_logged
 from .metrics import MetricFactory, StageMetrics, make_metrics
 from .objective import CrossEntropy, Metrics, Objective
@@ -86,7 +87,7 @@ class Task(Optimized, ABC):
         size = batch_size_of(targets) or 0
         self.train_metrics.loss.update(loss.detach() * size, size)
         self._add(self.train_metrics, outputs, targets)
-        if is_logged(self.trainer) and not self.trainer.fit_loop._should_accumulate():
+        if is_logged(self.trainer) and not is_accumulating(self.trainer):
             self._write({"train/loss_step": loss}, self.global_step)
         return loss
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from project.engine.internals import trainer_of
 from project.engine.task import Task
 from project.models.resnet import conv3x3, fastest_format
 
@@ -83,7 +84,8 @@ class FastNet(Task):
         super().setup(stage)
         if stage != "fit" or self.patches.any():
             return
-        data = getattr(self._trainer, "datamodule", None)
+        trainer = trainer_of(self)
+        data = trainer.datamodule if trainer else None  # type: ignore[attr-defined]
         if data is None:
             raise ValueError("FastNet takes its first layer from a data module's training images")
         images, _ = data.examples("train", EXAMPLES)

@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Callback, LambdaCallback
 from torch.utils.data import DataLoader
 
 from ..engine.image_datamodule import ImageDataModule
+from ..engine.internals import end_after, make_loader
 from ..engine.values import Batch
 from .check import Check, OverfitOneBatch, Verdict
 from .init_loss import InitLossCheck, label_entropy
@@ -108,9 +109,8 @@ class DataStreamCheck(Check):
     def look(self, trainer: L.Trainer, model: L.LightningModule, batch: Batch) -> Verdict:
         if trainer.datamodule is None:  # type: ignore[attr-defined]
             return self.skipped("a loader is not made twice")
-        source = trainer.fit_loop._data_source
         with unseen():  # if the first draws from the random state, the second finds another one
-            one, other = (next(iter(source.dataloader())) for _ in range(2))
+            one, other = (next(iter(make_loader(trainer, "train"))) for _ in range(2))
         same = all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
         fault = (
             "two loaders of the same seed give other batches: the order or the augmentation draws "
@@ -157,4 +157,4 @@ class Preflight(Callback):
             except Exception as error:  # of the user's code, which may fail in one check alone
                 verdict = Verdict(check.__name__, False, f"{type(error).__name__}: {error}")
             self.verdicts.append(verdict)
-        trainer.fit_loop.epoch_loop.max_steps = 0
+        end_after(trainer, 0)

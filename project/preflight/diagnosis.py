@@ -10,10 +10,10 @@ from typing import Any
 import lightning as L
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import get_total_norm
 
+from ..engine.internals import Dropout
 from ..engine.values import Batch
 from .rehearsal import Witness, few, frozen_share, mostly_frozen, unseen
 
@@ -129,7 +129,7 @@ class Diagnosis:
             yield f"{course}, and was {highest:.3g} between: {rate} is too high"
         if cause := self._dead_units() or self._constant():
             yield f"{course}: {cause}"
-        dropout = max((m.p for m in self.after.modules() if isinstance(m, _DropoutNd)), default=0)
+        dropout = max((m.p for m in self.after.modules() if isinstance(m, Dropout)), default=0)
         outputs = self._evaluate()
         if dropout > 0.5 and outputs is not None and seen.cross_entropy_of(outputs) < 0.8 * last:
             yield f"the loss stays at {last:.3g}: dropout of {dropout} is too much for this network"

@@ -16,12 +16,11 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils import get_total_norm
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..engine.datamodule import Split, StreamDataModule
+from ..engine.internals import BatchNorm, Dropout, make_loader, without_schedules
 from ..engine.objective import CrossEntropy
 from ..engine.progress import StepBar, shows_progress
 from ..engine.protocols import HasObjective
@@ -64,7 +63,7 @@ class Witness(Callback):
         self.finite = True  # losses and gradients, up to the error
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        trainer.strategy.lr_scheduler_configs = []
+        without_schedules(trainer)
         self.groups = trainer.optimizers[0].param_groups
         for group in self.groups:  # at the peak, whatever the schedule is
             group["lr"] = group.get("max_lr", group.get("initial_lr", group["lr"]))
@@ -127,10 +126,10 @@ def layers_in_mode(model: nn.Module, training: bool) -> list[str]:
     frozen = [n for n, m in model.named_modules() if n and not training and is_frozen(m)]
 
     def matters(name: str, module: nn.Module) -> bool:
-        if isinstance(module, _BatchNorm):  # without gradients it is one of a frozen part
+        if isinstance(module, BatchNorm):  # without gradients it is one of a frozen part
             return module.weight is None or module.weight.requires_grad
         inside = any(name.startswith(f"{part}.") for part in frozen)
-        return isinstance(module, _DropoutNd) and module.p > 0 and not inside
+        return isinstance(module, Dropout) and module.p > 0 and not inside
 
     return [n for n, m in model.named_modules() if m.training == training and matters(n, m)]
 
@@ -183,9 +182,7 @@ def first_examples(trainer: L.Trainer, split: Split, size: int) -> Batch | None:
     if isinstance(data, StreamDataModule):
         batch = data.examples(split, size) if split in data.sets else None
     else:
-        loop = trainer.fit_loop if split == "train" else trainer.fit_loop.epoch_loop.val_loop
-        source = loop._data_source
-        loader = source.dataloader() if source.is_defined() else []
+        loader = make_loader(trainer, split)
         with unseen():
             if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
                 generator = torch.Generator().manual_seed(0)
