@@ -14,7 +14,7 @@ from torch import Tensor
 from project.callbacks import InitLossCheck
 from project.models import MLP, ResNet18, Task
 from project.preflight.check import Verdict
-from project.preflight.rehearsal import unseen
+from project.preflight.copies import unseen
 
 SHARES: dict[str, list[float]] = {
     "50:50": [0.5, 0.5],

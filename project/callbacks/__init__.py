@@ -19,7 +19,7 @@ from project.engine.rng import RNGState
 from project.engine.run_record import RunRecord
 from project.engine.saving import BestCheckpoint, EarlyStopping, LastCheckpoint, run_checkpoints
 from project.engine.step_monitor import StepMonitor
-from project.preflight.check import OverfitOneBatch
+from project.preflight.overfit import OverfitOneBatch
 from project.preflight.init_loss import InitLossCheck
 
 

@@ -28,7 +28,7 @@ from ..engine.saving import EarlyStopping, run_checkpoints
 from ..engine.settings_record import SettingsRecord
 from ..engine.step_monitor import StepMonitor
 from ..engine.storable_check import StorableCheck
-from ..preflight.check import OverfitOneBatch
+from ..preflight.overfit import OverfitOneBatch
 from ..preflight.init_loss import InitLossCheck
 from ..runs.direction import Mode
 from ..runs.errors import UsageError

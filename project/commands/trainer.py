@@ -9,7 +9,7 @@ import lightning as L
 from ..engine.endings import ended_by
 from ..engine.internals import StageTrainer, end_after, end_epoch_once
 from ..preflight.check import Verdict
-from ..preflight.controls import Preflight
+from ..preflight.checks import Preflight
 from .lr_range import LRRange, LRSweep
 
 

@@ -174,13 +174,16 @@ class CrossEntropy(Classification):
         return untrained_cross_entropy(targets, num_classes or int(targets.max()) + 1)
 
     def lowest_loss(self, num_classes: int | None) -> float:
-        """Return the entropy of the smoothed target."""
-        if not self.label_smoothing or not num_classes or self.class_weights is not None:
+        """Return the entropy of the smoothed target; of weighted classes, the highest one."""
+        if not self.label_smoothing or not num_classes:
             return 0.0
         smoothing = self.label_smoothing
-        target = torch.full((num_classes,), smoothing / num_classes, dtype=torch.float64)
-        target[0] += 1 - smoothing
-        return abs(torch.xlogy(target, target).sum().item())
+        targets = (1 - smoothing) * torch.eye(num_classes, dtype=torch.float64)
+        targets += smoothing / num_classes
+        if self.class_weights is not None:
+            targets *= self.class_weights.cpu()
+        shares = targets / targets.sum(1, keepdim=True)
+        return -torch.xlogy(targets, shares).sum(1).min().item()
 
 
 def weights_of(class_weights: Sequence[float] | None) -> Tensor | None:

@@ -149,9 +149,9 @@ LINES = {  # what is added to a list, and after which line
         ("from project.callbacks.pictures ", f"from {PICTURE} import WeightsPicture"),
         ("    pictures: ", "    weights: WeightsPicture | None = lazy_instance(WeightsPicture)"),
     ],
-    "project/preflight/controls.py": [
+    "project/preflight/checks.py": [
         ("from .init_loss ", "from .few_examples import FewExamplesCheck"),
-        ("CHECKS += ", "CHECKS += [FewExamplesCheck]"),
+        ("    EvaluationCheck,", "    FewExamplesCheck,"),
     ],
     "project/commands/table.py": [
         ('    "runs": ', '    "count": "Count runs.",'),

@@ -28,7 +28,7 @@ from project.engine.checkpoint_io import load_checkpoint
 from project.engine.full_precision import full_precision
 from project.engine.objective import CrossEntropy, Metrics
 from project.models import MLP, LinearRegression, Task
-from project.preflight.controls import EvaluationCheck
+from project.preflight.evaluation import EvaluationCheck
 
 LOW = ("bf16-true", "16-true")
 PRECISIONS = (*LOW, "64-true", "bf16-mixed", "16-mixed", "32-true")

@@ -14,7 +14,6 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision
-from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -23,7 +22,6 @@ from project.commands.cli import main
 from project.commands.trainer import Trainer
 from project.data import SyntheticDataModule
 from project.models import MLP
-from project.preflight.diagnosis import smoothing_floor, softmax_floor
 
 OFF = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
 
@@ -91,25 +89,6 @@ def test_a_real_grad_scaler_is_left_as_it_was() -> None:
     verdicts = trainer.check(model, SyntheticDataModule(100, 40, 0, image_size=8))
     assert all(verdict.passed for verdict in verdicts), verdicts
     assert scaler.get_scale() == 1024.0
-
-
-def test_floors_are_the_lowest_losses_there_are() -> None:
-    """Found by going down the slope of cross-entropy itself."""
-    for classes in (2, 10, 100):
-        label = torch.zeros(1, dtype=torch.int64)
-        certain = torch.full((1, classes), -1e4)
-        certain[0, 0] = 1e4
-        assert softmax_floor(classes) == pytest.approx(
-            cross_entropy(certain.softmax(1), label).item()
-        )
-        for smoothing in (0.0, 0.1, 0.4):
-            right = 1 - smoothing + smoothing / classes
-            rest = smoothing / classes
-            logits = torch.full((1, classes), math.log(rest) if rest else -1e4)
-            logits[0, 0] = math.log(right)
-            best = cross_entropy(logits, label, label_smoothing=smoothing).item()
-            assert smoothing_floor(smoothing, classes) == pytest.approx(best, abs=1e-6)
-    assert softmax_floor(10) == pytest.approx(1.4612, abs=1e-4)
 
 
 def test_fit_refuses_a_run_that_cannot_work_and_leaves_nothing(

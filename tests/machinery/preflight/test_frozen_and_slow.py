@@ -17,8 +17,9 @@ from project.commands.trainer import Trainer
 from project.data import SyntheticDataModule
 from project.engine.progress import StepBar
 from project.models import MLP, ResNet18
-from project.preflight.check import OverfitOneBatch, Verdict
-from project.preflight.controls import ZeroInputCheck
+from project.preflight.check import Verdict
+from project.preflight.overfit import OverfitOneBatch
+from project.preflight.zero_input import ZeroInputCheck
 
 
 def verdicts(model: L.LightningModule, **kwargs: Any) -> dict[str, Verdict]:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from benchmarks.initial_loss import SHARES, batch_of, verdicts
 from project.callbacks import InitLossCheck
+from project.engine.objective import untrained_cross_entropy
 from project.preflight.check import Verdict
-from project.preflight.init_loss import healthy_range
 
 WIDTHS = ["ResNet18, width 16", "ResNet18, width 8"]
 
@@ -114,7 +114,7 @@ def test_a_further_term_is_no_fault_of_few_examples(size: int) -> None:
 def test_the_range_is_wider_for_unequal_and_for_few_classes() -> None:
     def widths(counts: list[int]) -> float:
         labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-        low, high = healthy_range(labels, len(counts))
+        _, low, high = untrained_cross_entropy(labels, len(counts))
         return high - low
 
     assert widths([115, 13]) > widths([90, 38]) > widths([64, 64])

@@ -1,4 +1,4 @@
-"""Planted faults and healthy variants: each check fires on its fault, and on nothing else."""
+"""Planted faults and healthy variants of classification: each check fires on its fault alone."""
 
 import math
 import re
@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from project.commands.trainer import Trainer
 from project.data import Augment, SyntheticDataModule
 from project.models import MLP, CrossEntropy, ResNet18
-from project.preflight.check import OverfitOneBatch, Verdict
-from project.preflight.controls import ZeroInputCheck
+from project.preflight.check import Verdict
+from project.preflight.overfit import OverfitOneBatch
+from project.preflight.zero_input import ZeroInputCheck
 
 
 @pytest.fixture(autouse=True)
@@ -349,8 +350,8 @@ FAULTS: list[tuple[str, Callable[[], L.LightningModule], str]] = [
     ("OverfitOneBatch", SoftmaxInForward, r"comes before cross-entropy.* 1\.46 for 10 classes"),
     ("OverfitOneBatch", SoftmaxInStep, r"comes before cross-entropy.* 1\.46 for 10 classes"),
     ("OverfitOneBatch", Sigmoid, r"softmax or sigmoid comes before cross-entropy"),
-    ("OverfitOneBatch", OtherParameters, r"does not hold net\.1\.weight.* and of no copy"),
-    ("OverfitOneBatch", HeadAddedLater, r"does not hold net\.5\.weight, net\.5\.bias"),
+    ("OverfitOneBatch", OtherParameters, r"is missing net\.1\.weight.*not of a copy"),
+    ("OverfitOneBatch", HeadAddedLater, r"is missing net\.5\.weight, net\.5\.bias"),
     ("OverfitOneBatch", lambda: LearningRate(0.0), r"the learning rate is 0"),
     ("OverfitOneBatch", lambda: LearningRate(1e-7), r"weights moved by .* 1\.0e-07, is too low"),
     ("OverfitOneBatch", lambda: LearningRate(1e-4, SGD), r"learning rate, 1\.0e-04, is too low"),
@@ -380,7 +381,7 @@ FAULTS: list[tuple[str, Callable[[], L.LightningModule], str]] = [
     ("OverfitOneBatch", TooSmall, r"of 789 parameters, can't tell these images apart"),
     ("OverfitOneBatch", HeavyDropout, r"dropout of 0\.97 is too much"),
     ("OverfitOneBatch", WeightDecay, r"weight_decay 30 takes 30% of the weights"),
-    ("InitLossCheck", LeakedLabels, r"the labels reach the loss without being learnt"),
+    ("InitLossCheck", LeakedLabels, r"labels leak into the loss"),
     ("ZeroInputCheck", LabelsByPlace, r"images of zeros train to a loss"),
     ("InitLossCheck", HugeOutputs, r"the outputs are too large.* normalise the inputs"),
     ("InitLossCheck", WrongClasses, r"1000 outputs for 10 classes"),
