@@ -19,8 +19,8 @@ from project.engine.rng import RNGState
 from project.engine.run_record import RunRecord
 from project.engine.saving import BestCheckpoint, EarlyStopping, LastCheckpoint, run_checkpoints
 from project.engine.step_monitor import StepMonitor
-from project.preflight.overfit import OverfitOneBatch
 from project.preflight.init_loss import InitLossCheck
+from project.preflight.overfit import OverfitOneBatch
 
 
 @dataclass

@@ -28,8 +28,8 @@ from ..engine.saving import EarlyStopping, run_checkpoints
 from ..engine.settings_record import SettingsRecord
 from ..engine.step_monitor import StepMonitor
 from ..engine.storable_check import StorableCheck
-from ..preflight.overfit import OverfitOneBatch
 from ..preflight.init_loss import InitLossCheck
+from ..preflight.overfit import OverfitOneBatch
 from ..runs.direction import Mode
 from ..runs.errors import UsageError
 from .plan import RunPlan
