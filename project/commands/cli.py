@@ -15,7 +15,8 @@ from lightning.pytorch.callbacks import ProgressBar as LightningBar
 from lightning.pytorch.utilities import rank_zero_info
 
 from ..callbacks import ProgressBar
-from ..engine.protocols import HasObjective
+from ..engine.datamodule import StreamDataModule
+from ..engine.protocols import HasObjective, class_names_of
 from ..engine.weights import init_from
 from ..preflight.check import Verdict
 from ..runs.errors import UsageError
@@ -108,12 +109,14 @@ class CLI(CommandLine):
         if self.trainer.strategy.root_device.type == "cpu":
             # Lightning sets it. AdamW would then load the driver in each step: 5 % of a small one.
             os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
-        batch_size, ranks = getattr(self.datamodule, "batch_size", 0), self.trainer.world_size
-        if batch_size % ranks:  # said here once, and not by each of the processes
+        data, ranks = self.datamodule, self.trainer.world_size
+        # Said here once, and not by each of the processes.
+        if isinstance(data, StreamDataModule) and data.batch_size % ranks:
             raise UsageError(
-                f"--data.batch_size {batch_size} is over all processes: use a multiple of {ranks}"
+                f"--data.batch_size {data.batch_size} is over all processes: use a multiple of "
+                f"{ranks}"
             )
-        names = getattr(self.datamodule, "class_names", None)
+        names = class_names_of(self.datamodule)
         if plan.checkpoint and self.subcommand == "fit":
             check_resumed(plan, self.model, names)
         elif plan.checkpoint:

@@ -7,6 +7,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 
+from ..engine.protocols import HasBatchSize
 from ..engine.task import Task
 from ..runs.files import write_whole
 from .lr_range import LRRange, smooth
@@ -52,7 +53,8 @@ def _constant(model: Task, data: L.LightningDataModule) -> float | None:
     Returns:
         Number by which a run multiplies that learning rate, if it does.
     """
-    reference, size = model.reference_batch_size, getattr(data, "batch_size", None)
+    reference = model.reference_batch_size
+    size = data.batch_size if isinstance(data, HasBatchSize) else None
     model.lr_scheduler, model.warmup_steps, model.reference_batch_size = None, 0, None
     return size / reference if size and reference else None
 

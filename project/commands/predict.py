@@ -18,7 +18,7 @@ from ..data import ImageDataModule
 from ..engine.datamodule import StreamDataModule
 from ..engine.objective import Classification, Objective
 from ..engine.photos import PhotosDataModule
-from ..engine.protocols import HasClasses
+from ..engine.protocols import class_names_of
 from ..engine.targets import are_classes, kind
 from ..reports.curves import save_figure
 from ..runs.files import write_rows, write_whole
@@ -55,7 +55,7 @@ def write_outputs(
         if all(batch is None for batch in batches):
             raise ValueError("nothing is written: predict_step returned nothing for any batch")
         return write_whole_outputs(folder, batches, outputs)
-    names = data.class_names if isinstance(data, HasClasses) else []
+    names = class_names_of(data) or []
     named = outputs.ndim == 2 and len(names) == outputs.shape[1]
     classifies = named and (objective is None or isinstance(objective, Classification))
     if isinstance(data, PhotosDataModule):

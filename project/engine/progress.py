@@ -17,14 +17,18 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
-    Task,
     TextColumn,
     TimeElapsedColumn,
+)
+from rich.progress import (
+    Task as ProgressTask,
 )
 from rich.table import Table
 from rich.text import Text
 
 from .output_internals import ArrangedBar
+from .protocols import HasBatchSize
+from .task import Task
 
 REFRESH_HZ = 5  # Lightning's default is 100
 
@@ -38,11 +42,12 @@ class ImagesPerSecondColumn(ProgressColumn):
         super().__init__()
         self.trainer = trainer
 
-    def render(self, task: Task) -> Text:
-        batch_size = getattr(self.trainer.train_dataloader, "batch_size", None)
-        if not self.trainer.training or task.speed is None or batch_size is None:
+    def render(self, task: ProgressTask) -> Text:
+        loader = self.trainer.train_dataloader
+        size = loader.batch_size if isinstance(loader, HasBatchSize) else None
+        if not self.trainer.training or task.speed is None or size is None:
             return Text()
-        return Text(f"{task.speed * batch_size:,.0f} images/s", style="dim")
+        return Text(f"{task.speed * size:,.0f} images/s", style="dim")
 
 
 class _Stderr:
@@ -91,7 +96,8 @@ class ProgressBar(ArrangedBar):
         return [*super().configure_columns(trainer)[:-1], ImagesPerSecondColumn(trainer)]
 
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
-        metrics = {**getattr(pl_module, "written", {}), **super().get_metrics(trainer, pl_module)}
+        written = pl_module.written if isinstance(pl_module, Task) else {}
+        metrics = {**written, **super().get_metrics(trainer, pl_module)}
         return {name: value for name, value in metrics.items() if name != "v_num"}
 
 

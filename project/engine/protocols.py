@@ -13,6 +13,11 @@ class HasClasses(Protocol):
     class_names: list[str]  # in the order of their labels
 
 
+def class_names_of(data: Any) -> list[str] | None:
+    """Return the names of the classes, if the data have some."""
+    return data.class_names if isinstance(data, HasClasses) else None
+
+
 @runtime_checkable
 class HasBatchSize(Protocol):
     """Data that say how many examples a batch has, over all processes."""

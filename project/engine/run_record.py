@@ -23,6 +23,7 @@ from ..runs.settings import config_sha256
 from .checkpoint_io import load_checkpoint
 from .datamodule import StreamDataModule
 from .endings import ended_by
+from .protocols import class_names_of
 from .signals import Interrupted, Stopped
 
 
@@ -89,7 +90,7 @@ class RunRecord(Callback):
             **git_state(Path(__file__).parent),
             config_sha256=config_sha256(self.config),
             data_sha256=data.sha256 if streams else None,
-            classes=list(getattr(data, "class_names", None) or []),
+            classes=class_names_of(data) or [],
             examples={name: len(sets[name][2]) for name in ("train", "val") if name in sets},
             versions=package_versions(),
             device=_device_name(trainer.strategy.root_device),

@@ -13,7 +13,7 @@ from .loggers import is_logged
 from .metrics import MetricFactory, StageMetrics, make_metrics
 from .objective import CrossEntropy, Metrics, Objective
 from .optimized import Optimized
-from .protocols import HasClasses
+from .protocols import class_names_of
 
 Stage = Literal["train", "val", "test"]
 
@@ -134,8 +134,8 @@ class Task(Optimized, ABC):
 
     def _report(self, stage: Stage, metrics: StageMetrics) -> None:
         data = self.trainer.datamodule  # type: ignore[attr-defined]
-        names = data.class_names if isinstance(data, HasClasses) else None
-        values = {f"{stage}/{name}": value for name, value in metrics.compute(names).items()}
+        computed = metrics.compute(class_names_of(data))
+        values = {f"{stage}/{name}": value for name, value in computed.items()}
         if stage == "train":
             self.log_dict(values, logger=False)
             self._write(values, self.global_step - 1)

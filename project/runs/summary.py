@@ -27,7 +27,9 @@ def summary(run: Path, restored: bool = True) -> str:
         restored: Whether the model has the weights of the best epoch again.
     """
     record = read_record(run)
-    measured = [f"{k} {v:.4f}" for k, v in record.metrics.items() if k.startswith("val/")]
+    # Those of single classes, val/recall/cat, can be many: they are in the record.
+    overall = [k for k in record.metrics if k.startswith("val/") and k.count("/") == 1]
+    measured = [f"{name} {record.metrics[name]:.4f}" for name in overall]
     found = f", with {', '.join(measured)}" if measured else ""
     name = shlex.quote(str(run))
     if record.best_epoch is None:
