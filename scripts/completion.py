@@ -13,6 +13,7 @@ from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from pydoc import locate
 from typing import Any
+from unittest.mock import patch
 
 from project.commands.cli import main
 from project.commands.links import FOLLOWS
@@ -36,9 +37,9 @@ complete -o default -F _{name} {name}"""
 
 def help_of(command: str, *args: str) -> dict[str, str]:
     """Return the options that the help of a command lists, each with its text."""
-    os.environ["COLUMNS"] = "100000"  # a line for each text
     run = import_module(OWN_MAIN[command]).main if command in OWN_MAIN else main
-    with redirect_stdout(io.StringIO()) as said, suppress(SystemExit):
+    wide = patch.dict(os.environ, COLUMNS="100000")  # a line for each text
+    with wide, redirect_stdout(io.StringIO()) as said, suppress(SystemExit):
         run([*args] if command in OWN_MAIN else [command, *args])
     found = {}
     for text in re.split(r"^  (?=-)", said.getvalue(), flags=re.MULTILINE)[1:]:
