@@ -1,4 +1,4 @@
-"""How many healthy models InitLossCheck refuses: over seeds, shares of the classes and widths.
+"""Count the healthy models that InitLossCheck refuses, over seeds, shares of the classes and widths.
 
 python -m benchmarks.initial_loss --seeds 200
 """
@@ -32,7 +32,7 @@ NETWORKS: dict[str, Callable[[int], Task]] = {
 
 
 def batch_of(shares: list[float], seed: int, size: int) -> tuple[Tensor, Tensor]:
-    """Noisy images of one colour for each class, normalised, float32 (N, 3, 16, 16), and labels."""
+    """Return noisy images of one colour per class, normalised, float32 (N, 3, 16, 16), and labels."""
     random = np.random.default_rng(seed)
     share = np.array(shares) / sum(shares)
     labels = random.choice(len(share), size, p=share)
@@ -43,7 +43,7 @@ def batch_of(shares: list[float], seed: int, size: int) -> tuple[Tensor, Tensor]
 
 
 def verdicts(network: str, shares: list[float], seeds: int, size: int = 128) -> Iterator[Verdict]:
-    """What the check says of untrained models, each with images of its own."""
+    """Yield the verdict on each of many untrained models, which have images of their own."""
     with unseen():
         trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     for seed in range(seeds):
