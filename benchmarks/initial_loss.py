@@ -1,4 +1,4 @@
-"""Count the healthy models that InitLossCheck refuses, over seeds, shares of the classes and widths.
+"""Count the healthy models that InitLossCheck refuses: over seeds, shares of classes and widths.
 
 python -m benchmarks.initial_loss --seeds 200
 """
@@ -32,7 +32,7 @@ NETWORKS: dict[str, Callable[[int], Task]] = {
 
 
 def batch_of(shares: list[float], seed: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return noisy images of one colour per class, normalised, float32 (N, 3, 16, 16), and labels."""
+    """Return noisy images of a colour per class, normalised float32 (N, 3, 16, 16), and labels."""
     random = np.random.default_rng(seed)
     share = np.array(shares) / sum(shares)
     labels = random.choice(len(share), size, p=share)
