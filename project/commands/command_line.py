@@ -11,6 +11,7 @@ from .. import data, models  # noqa: F401  their classes can be given by name
 from ..runs.errors import UsageError
 from ..runs.names import PROGRAM
 from ..runs.plain import load_yaml
+from .internals import OpenCLI, actions
 from .limits import check_limits
 from .options import add_options
 from .parser import HelpFormatter, Parser
@@ -32,7 +33,7 @@ reported in one sentence (--debug shows where it was found), an error in your ow
 traceback."""
 
 
-class CommandLine(LightningCLI):
+class CommandLine(OpenCLI):
     """The arguments of a command, parsed into `config`: the part that builds nothing."""
 
     def __init__(self, args: list[str]) -> None:
@@ -68,12 +69,10 @@ class CommandLine(LightningCLI):
         named = commands.keys() & self.command[:1]  # the parsers of the others would go unused
         return {name: commands[name] for name in named or commands}
 
-    def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
-        super()._add_subcommands(parser, **kwargs)
-        commands: Any = parser._subcommands_action
+    def describe(self, commands: Any, listed: list[Any]) -> None:
         for name in OWN_MAIN if {"-h", "--help"} & set(self.command[:1]) else ():
             commands.add_subcommand(name, Parser(), help="")
-        for action in commands._choices_actions:
+        for action in listed:
             action.help = text = TEXTS[action.dest]
             given = "--run runs/cifar/version_0" if action.dest in MEASURING else "--config cifar"
             example = f"{PROGRAM} {action.dest} {given}"
@@ -90,7 +89,7 @@ class CommandLine(LightningCLI):
         except UsageError as error:
             raise UsageError(locate(str(error), expanded[1:])) from error
         given, config = take_apart(expanded[1:]), self.config[self.config.subcommand]
-        known = {action.dest.split(".")[0] for action in self._parser(expanded[0])._actions}
+        known = {action.dest.split(".")[0] for action in actions(self.parser_of(expanded[0]))}
         check_sections(given.configs, known)
         if config.name is None:
             config.name = Path(str(config.config[0])).stem if config.config else "run"
@@ -100,12 +99,9 @@ class CommandLine(LightningCLI):
         for sentence in dropped_settings(map(Path, given.configs), options, plain):
             rank_zero_info(sentence)
 
-    def _parse_ckpt_path(self) -> None:
-        """Keep the command line: Lightning would replace `--model.*` by what the checkpoint has."""
-
     def plain_config(self) -> dict[str, Any]:
         """Return the configuration of the command in plain types, as in `config.yaml`."""
         command = str(self.subcommand)
-        text = self._parser(command).dump(self.config[command], skip_unset=False)
+        text = self.parser_of(command).dump(self.config[command], skip_unset=False)
         config: dict[str, Any] = load_yaml(text)
         return config

@@ -5,12 +5,12 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from jsonargparse._util import import_object
 from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder
 
 from ..runs.errors import UsageError
 from ..runs.names import PROGRAM
 from ..runs.settings import flatten
+from .internals import import_object
 from .table import check_name
 
 LARGEST = 2**63  # the first whole number that overflows in torch

@@ -7,24 +7,23 @@ type.
 """
 
 import inspect
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import jsonargparse
-from jsonargparse import Namespace, _loaders_dumpers, _typehints, _util, set_parsing_settings
-from jsonargparse._util import import_object
+from jsonargparse import Namespace, set_parsing_settings
 from torch import nn
 
 from ..runs.files import read_text
 from ..runs.plain import Bounded
+from .internals import import_object, names_class, replace_function, replace_yaml_loader
+
+Adapt: TypeAlias = Callable[..., Any]
 
 # Beside what jsonargparse denies by default, which is most of the standard library.
 DENIED = ["builtins", "numpy.f2py", "this", "torch.hub", "torch.utils.cpp_extension"]
 
-# What is replaced in them has no types.
-parsing: Any = jsonargparse
-loaders: Any = _loaders_dumpers
-typehints: Any = _typehints
-util: Any = _util
+parsing: Any = jsonargparse  # its types do not let a method be replaced
 
 REFUSED = "'{}' can't be named here: {}"
 A_FUNCTION = "it is a function, and a class is wanted"
@@ -37,9 +36,16 @@ def forbid_calls() -> None:
         instantiate_subclass_spec_in_any=False,
         config_read_mode_fsspec_enabled=False,  # which reads from the network too
     )
-    typehints.function_returns_subclass = _refuse_function
-    typehints.adapt_classes_any = _refuse_untyped
-    adapt = typehints.adapt_class_type
+    replace_function("function_returns_subclass", lambda _: _refuse_function)
+    replace_function("adapt_classes_any", lambda _: _refuse_untyped)
+    replace_function("adapt_class_type", _classes_alone)
+    replace_function("check_import_path", _paths_alone)
+    replace_yaml_loader(lambda loader: type("Loader", (Bounded, loader), {}))
+    parsing.Path.read_text = lambda path: read_text(path.absolute)
+
+
+def _classes_alone(adapt: Adapt) -> Adapt:
+    """Refuse functions where jsonargparse adapts the value of an option that takes a class."""
 
     def adapt_class(value: Any, *args: Any, **kwargs: Any) -> Any:
         kind = import_object(value["class_path"])
@@ -50,8 +56,11 @@ def forbid_calls() -> None:
             raise ImportError(REFUSED.format(value["class_path"], "a function is wanted"))
         return adapt(value, *args, **kwargs)
 
-    typehints.adapt_class_type = adapt_class
-    check = util.check_import_path
+    return adapt_class
+
+
+def _paths_alone(check: Callable[[str], None]) -> Callable[[str], None]:
+    """Refuse names that are denied with the reason, and those of a program."""
 
     def check_path(path: str) -> None:
         try:
@@ -61,10 +70,7 @@ def forbid_calls() -> None:
         if "__main__" in path.split(".")[1:]:  # the first one is the program that runs
             raise ImportError(REFUSED.format(path, "it belongs to a program"))
 
-    util.check_import_path = check_path
-    loader = loaders.get_yaml_default_loader()
-    loaders.yaml_default_loader = type("Loader", (Bounded, loader), {})
-    parsing.Path.read_text = lambda path: read_text(path.absolute)
+    return check_path
 
 
 def _refuse_function(function: Any, *_: Any) -> bool:
@@ -73,7 +79,7 @@ def _refuse_function(function: Any, *_: Any) -> bool:
 
 def _refuse_untyped(value: Any, *args: Any) -> Any:
     """A value for an argument of any type, in which no class is named."""
-    if typehints.is_subclass_spec(value):
+    if names_class(value):
         why = "the argument has no type, so annotate it with the class that it takes"
         raise ValueError(REFUSED.format(value["class_path"], why))
     for part in value.values() if isinstance(value, dict) else value:

@@ -49,14 +49,6 @@ class Task(Optimized, ABC):
         self.more_metrics = metrics or {}
         self.written: dict[str, float] = {}  # the newest training metrics, for the progress bar
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        # Lightning names the hook that runs, 48 times a step, and for each of them torch would look
-        # whether the name is a parameter, a module or a buffer: a 25th of an MLP's step.
-        if name == "_current_fx_name":
-            self.__dict__[name] = value
-        else:
-            super().__setattr__(name, value)
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what `forward` does, in float32 if it is narrower: losses and metrics need it."""
         return to_float32(super().__call__(*args, **kwargs))
