@@ -1,8 +1,8 @@
 """What the project uses of the insides of jsonargparse and LightningCLI, and why.
 
 Nothing public does the same. The versions are jsonargparse 4.53.0 and Lightning 2.6.6; the test of
-the same name in `test_internals.py` fails if an inside has changed. Messages of jsonargparse are
-matched in `error_table.py`.
+the same name in `test_parser_internals.py` fails if an inside has changed. Messages of jsonargparse
+are matched in `error_table.py`.
 """
 
 import argparse
@@ -25,8 +25,7 @@ REPLACED: dict[str, tuple[Any, str]] = {
     # It calls a function whose name is given where a class is wanted.
     "adapt_class_type": (
         _typehints,
-        "value serialize instantiate_classes sub_add_kwargs prev_val skip_args "
-        "partial_skip_args typehint",
+        "value serialize instantiate_classes sub_add_kwargs prev_val partial_skip_args typehint",
     ),
     # It does not say what to do about a name that is denied.
     "check_import_path": (_util, "path"),
@@ -64,11 +63,6 @@ def names_class(value: Any) -> bool:
 def actions(parser: Any) -> list[Any]:
     """Return the options of a parser; argparse has no public list of them."""
     return list(parser._actions)
-
-
-def choices(action: Any) -> Any:
-    """Return the type of an option, if it has one."""
-    return getattr(action, "_typehint", None)
 
 
 def is_inner(parser: Any) -> bool:

@@ -65,7 +65,7 @@ class Task(Optimized, ABC):
 
     @property
     def _is_set_up(self) -> bool:
-        return "train_metrics" in self._modules
+        return "train_metrics" in dict(self.named_children())
 
     def make_metrics(self) -> Metrics:
         """Return new metrics beside the loss, for one stage."""
