@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -20,6 +21,7 @@ from project.models import (
     CrossEntropy,
     FocalLoss,
     Huber,
+    LinearRegression,
     Objective,
     PixelCrossEntropy,
     SquaredError,
@@ -27,6 +29,7 @@ from project.models import (
 )
 from project.preflight.check import Verdict
 from project.preflight.overfit import OverfitOneBatch
+from project.preflight.split_overlap import SplitOverlapCheck
 from project.preflight.zero_input import ZeroInputCheck
 
 OFF = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
@@ -311,3 +314,21 @@ def test_without_an_objective_broadcast_shapes_are_found() -> None:
     found = verdicts(Plain(flat=False), values())["OverfitOneBatch"]
     assert not found.passed
     assert "are broadcast to (N, N)" in found.diagnosis
+
+
+def test_equal_inputs_that_are_not_images_are_counted_and_not_refused() -> None:
+    """A short text may well be there twice."""
+
+    class Words(StreamDataModule):
+        def setup(self, stage: str) -> None:
+            words = torch.arange(30)[:, None] % 7
+            for split, part in (("train", torch.arange(20)), ("val", torch.arange(20, 30))):
+                self.sets[split] = (words, torch.arange(30) % 2, part)
+
+    data = Words(batch_size=4, seed=0)
+    data.setup("fit")
+    trainer: Any = SimpleNamespace(datamodule=data)
+    verdict = SplitOverlapCheck().look(trainer, LinearRegression(), data.examples("val", 4))
+    assert verdict.passed
+    assert verdict.measured == {"validation": 10, "shared": 10}
+    assert "10 of the 10 validation examples are training examples too" in verdict.diagnosis
