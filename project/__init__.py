@@ -1,8 +1,8 @@
-"""Image classification with PyTorch Lightning, in a training loop whose numbers can be believed.
+"""A PyTorch Lightning template, with a training loop whose numbers can be believed.
 
 Yours, to be changed:
 
-- `models/` has a file for each network; `mlp.py` is the one to copy.
+- `models/` has a file for each network, and the objectives; `mlp.py` is the one to copy.
 - `data/` has a file for each data set; `fashion_mnist.py` is the one to copy.
 - `callbacks/` lists what a run has, in `callbacks/__init__.py`, and draws its pictures.
 - `configs/`, beside this package, has a YAML file for each result.
@@ -15,7 +15,7 @@ Machinery, to be updated from the template:
 - `reports/` turns run folders into numbers, tables and figures. It imports no torch.
 - `commands/` is the command line, with a file for each command.
 
-To read first, in this order: `models/mlp.py`, `models/classifier.py`, `engine/task.py`,
-`engine/loader.py`, `data/fashion_mnist.py`, `callbacks/__init__.py`, `engine/saving.py`,
-`runs/folder.py`, `commands/cli.py`.
+To read first, in this order: `models/mlp.py`, `models/objectives.py`, `engine/task.py`,
+`engine/optimized.py`, `engine/loader.py`, `data/fashion_mnist.py`, `callbacks/__init__.py`,
+`engine/saving.py`, `runs/folder.py`, `commands/cli.py`: 1,400 lines.
 """

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from ..callbacks.prediction_figures import SHOWN, draw_photos
 from ..data import ImageDataModule
+from ..engine.classification import Classification
 from ..engine.datamodule import StreamDataModule
-from ..engine.objective import Classification, Objective
+from ..engine.objective import Objective
 from ..engine.photos import PhotosDataModule
 from ..engine.protocols import class_names_of
 from ..engine.targets import are_classes, kind

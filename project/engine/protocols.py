@@ -2,7 +2,8 @@
 
 from typing import Any, Protocol, runtime_checkable
 
-from .objective import CrossEntropy, Metrics, Objective
+from .classification import CrossEntropy
+from .objective import Metrics, Objective
 from .targets import are_classes
 
 

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from .batch_size import batch_size_of
+from .classification import CrossEntropy
 from .full_precision import to_float32
 from .internals import is_accumulating
 from .loggers import is_logged
 from .metrics import MetricFactory, StageMetrics, make_metrics
-from .objective import CrossEntropy, Metrics, Objective
+from .objective import Metrics, Objective
 from .optimized import Optimized
 from .protocols import class_names_of
 

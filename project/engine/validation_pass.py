@@ -10,8 +10,9 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from .classification import Classification
 from .datamodule import StreamDataModule
-from .objective import Classification, Objective
+from .objective import Objective
 from .targets import kind
 
 

@@ -17,15 +17,13 @@ from torch import Tensor
 from torchmetrics import MeanAbsoluteError
 from torchmetrics.classification import MulticlassJaccardIndex, MultilabelF1Score
 
-from project.engine.objective import (
+from project.engine.classification import (
     Classification,
     CrossEntropy,
-    Metrics,
-    Objective,
-    UntrainedLoss,
     untrained_cross_entropy,
     weights_of,
 )
+from project.engine.objective import Metrics, Objective, UntrainedLoss
 from project.engine.targets import are_classes, kind
 
 __all__ = ["BinaryCrossEntropy", "CrossEntropy", "FocalLoss", "Huber", "PixelCrossEntropy"]

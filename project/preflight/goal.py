@@ -14,7 +14,8 @@ from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor
 
 from ..engine.batch_size import batch_size_of
-from ..engine.objective import CrossEntropy, Objective, UntrainedLoss
+from ..engine.classification import CrossEntropy
+from ..engine.objective import Objective, UntrainedLoss
 from ..engine.protocols import HasObjective
 from ..engine.targets import are_classes
 from .constant import constant_loss

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import lightning as L
 from torch import Tensor
 
-from ..engine.objective import ABOVE, UntrainedLoss
+from ..engine.classification import ABOVE
+from ..engine.objective import UntrainedLoss
 from ..engine.targets import are_classes
 from ..engine.values import Batch
 from .answers import is_sum

@@ -17,8 +17,8 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from project.commands.cli import main
 from project.data import Augment, SyntheticDataModule
+from project.engine.classification import Accuracy
 from project.engine.metrics import StageMetrics
-from project.engine.objective import Accuracy
 from project.models import MLP, CrossEntropy, ResNet18, Task
 
 SMALL = ["--data.train_size", "72", "--data.val_size", "24", "--data.test_size", "0"]

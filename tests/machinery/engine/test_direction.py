@@ -19,8 +19,9 @@ from torchmetrics.text import WordErrorRate
 
 from project.callbacks import EarlyStopping as OwnEarlyStopping
 from project.commands.cli import main
+from project.engine.classification import Accuracy
 from project.engine.monitored import model_modes, monitor_mode
-from project.engine.objective import Accuracy, Metrics
+from project.engine.objective import Metrics
 from project.models import MLP
 from project.runs.direction import mode_by_name, recorded_mode
 from project.runs.errors import UsageError

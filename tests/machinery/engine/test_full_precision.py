@@ -25,8 +25,9 @@ from torchmetrics.wrappers import ClasswiseWrapper
 
 from project.data import LinearDataModule, SyntheticDataModule
 from project.engine.checkpoint_io import load_checkpoint
+from project.engine.classification import CrossEntropy
 from project.engine.full_precision import full_precision
-from project.engine.objective import CrossEntropy, Metrics
+from project.engine.objective import Metrics
 from project.models import MLP, LinearRegression, Task
 from project.preflight.evaluation import EvaluationCheck
 

@@ -17,8 +17,8 @@ from torchmetrics.classification import (
 )
 
 from project.commands.cli import main
+from project.engine.classification import Accuracy
 from project.engine.metrics import StageMetrics, make_metrics
-from project.engine.objective import Accuracy
 
 NUM_CLASSES, SIZE = 3, 24
 

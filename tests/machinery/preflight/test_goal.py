@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from project.engine.objective import Objective, label_entropy
+from project.engine.classification import label_entropy
+from project.engine.objective import Objective
 from project.models import (
     BinaryCrossEntropy,
     CrossEntropy,

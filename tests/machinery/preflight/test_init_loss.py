@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks.initial_loss import SHARES, batch_of, verdicts
 from project.callbacks import InitLossCheck
-from project.engine.objective import untrained_cross_entropy
+from project.engine.classification import untrained_cross_entropy
 from project.preflight.check import Verdict
 
 WIDTHS = ["ResNet18, width 16", "ResNet18, width 8"]
