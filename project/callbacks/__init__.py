@@ -11,13 +11,14 @@ from lightning.pytorch.callbacks import LearningRateMonitor
 
 from project.callbacks.histograms import WeightHistogramMonitor
 from project.callbacks.pictures import CurvesMonitor, PredictionGrid
+from project.engine.early_stopping import EarlyStopping
 from project.engine.finite import FiniteCheck
 from project.engine.monitor_check import MonitorCheck
 from project.engine.progress import ProgressBar
 from project.engine.restore_best import RestoreBest
 from project.engine.rng import RNGState
 from project.engine.run_record import RunRecord
-from project.engine.saving import BestCheckpoint, EarlyStopping, LastCheckpoint, run_checkpoints
+from project.engine.saving import BestCheckpoint, LastCheckpoint, run_checkpoints
 from project.engine.step_monitor import StepMonitor
 from project.preflight.init_loss import InitLossCheck
 from project.preflight.overfit import OverfitOneBatch

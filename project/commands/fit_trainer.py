@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import Logger
 
 from ..callbacks import Callbacks, CurvesMonitor, PredictionGrid
 from ..engine.checkpoint_io import AtomicCheckpointIO
+from ..engine.early_stopping import EarlyStopping
 from ..engine.exact import ResumeCheck
 from ..engine.live import LiveState
 from ..engine.loggers import run_loggers
@@ -24,7 +25,7 @@ from ..engine.progress import LayerTable
 from ..engine.restore_best import RestoreBest
 from ..engine.rng import RNGState
 from ..engine.run_record import RunRecord
-from ..engine.saving import EarlyStopping, run_checkpoints
+from ..engine.saving import run_checkpoints
 from ..engine.settings_record import SettingsRecord
 from ..engine.step_monitor import StepMonitor
 from ..engine.storable_check import StorableCheck

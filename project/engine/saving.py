@@ -13,22 +13,21 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch import callbacks
-from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 from ..runs.direction import Mode
 from ..runs.folder import BEST, LAST
 from ..runs.names import PROGRAM
 from .endings import ended_by
 from .exact import may_swap
-from .internals import check_after_training, is_accumulating, repeat_validation, validates_next
+from .internals import is_accumulating, repeat_validation, validates_next
 from .signals import SIGNALS, Interrupted, handle_by, say
 
 
 class BestCheckpoint(callbacks.ModelCheckpoint):
-    """ModelCheckpoint that goes on in a folder of before, also where that was moved."""
+    """ModelCheckpoint that continues in the folder of its run, even if that was moved."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        with warnings.catch_warnings(action="ignore"):  # that the folder is not empty
+        with warnings.catch_warnings(action="ignore"):  # the folder need not be empty
             super().setup(trainer, pl_module, stage)
 
     _validated = False
@@ -38,65 +37,32 @@ class BestCheckpoint(callbacks.ModelCheckpoint):
         super().on_validation_end(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # A run that ends before its first validation has no best epoch, as it has been told.
+        # A run that ends before its first validation has no best epoch; MonitorCheck has said so.
         if self._validated or str(self.monitor).startswith("train/"):
             super().on_train_epoch_end(trainer, pl_module)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.current_score = state_dict["current_score"]  # which Lightning leaves out
+        self.current_score = state_dict["current_score"]  # Lightning does not load it
         folder = Path(str(self.dirpath))
-        before = Path(state_dict["best_model_path"])
-        best = folder / before.name
-        if before.is_file() and not best.exists():  # a new run from an old checkpoint
+        previous = Path(state_dict["best_model_path"])
+        best = folder / previous.name
+        if previous.is_file() and not best.exists():  # a new run resumes from another run's file
             folder.mkdir(parents=True, exist_ok=True)
-            shutil.copy(before, best)
-        if best.is_file():  # without its file the best score would never be beaten
+            shutil.copy(previous, best)
+        if best.is_file():  # otherwise the best score would belong to no file
             score = state_dict["best_model_score"]
             here = {"dirpath": self.dirpath, "best_k_models": {str(best): score}}
             here |= dict.fromkeys(("best_model_path", "kth_best_model_path"), str(best))
             super().load_state_dict(state_dict | here)
 
 
-class EarlyStopping(callbacks.EarlyStopping):
-    """Lightning's, but the command line says how patient to be, not the checkpoint."""
-
-    def follow(self, mode: Mode) -> None:
-        """Take the direction of the monitored metric, which is known later than the patience."""
-        if mode != self.mode:
-            self.mode = mode
-            # Lightning gives both the sign of the direction.
-            self.min_delta, self.best_score = -self.min_delta, -self.best_score
-
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        # When the metric is new: Lightning would take a stale one at the end of an epoch that has
-        # no validation, and miss one of the training examples where there are several validations.
-        check_after_training(self, self.monitor.startswith("train/"))
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        known = trainer.callback_metrics
-        if self.monitor.startswith("train/") and self.monitor not in known:
-            raise ValueError(f"no metric {self.monitor}; there are {', '.join(known)}")
-        super().on_train_epoch_end(trainer, pl_module)
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # A run that was stopped stays so.
-        trainer.should_stop |= self.stopping_reason != EarlyStoppingReason.NOT_STOPPED
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict | {"patience": self.patience})
-        exhausted = self.stopping_reason == EarlyStoppingReason.PATIENCE_EXHAUSTED
-        if exhausted and self.wait_count < self.patience:  # goes on, as if never stopped
-            self.stopped_epoch, self.stopping_reason_message = 0, None
-            self.stopping_reason = EarlyStoppingReason.NOT_STOPPED
-
-
 class LastCheckpoint(callbacks.Checkpoint):
-    """Saves the newest complete state: after each epoch, at intervals, and at SIGTERM and Ctrl-C.
+    """Saves the newest complete state: after each epoch, at intervals, on SIGTERM and on Ctrl-C.
 
     Args:
-        path: Of the file, which is replaced at each save.
-        every_n_steps: Optimiser steps between two saves within an epoch; 0 for none.
-        every_n_minutes: Minutes between two saves within an epoch; 0 for none.
+        path: Path of the file, which each save replaces.
+        every_n_steps: Optimiser steps between two saves within an epoch; 0 to save at its end only.
+        every_n_minutes: Minutes between two saves within an epoch; 0 to save at its end only.
     """
 
     def __init__(
@@ -109,14 +75,14 @@ class LastCheckpoint(callbacks.Checkpoint):
         self._signum = 0
         self._step, self._time = 0, 0.0  # of the newest save
         self._activity = "step"
-        self._replaced: dict[int, Any] = {}  # handlers of the signals, while this one has them
+        self._replaced: dict[int, Any] = {}  # signal handlers, while ours are in place
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        self.path = Path(trainer.strategy.broadcast(str(self.path)))  # in the folder of rank 0
+        self.path = Path(trainer.strategy.broadcast(str(self.path)))  # the same on all ranks
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._step, self._time = trainer.global_step, time.monotonic()
-        if ended_by(trainer):  # a resumed run of which nothing is left to train
+        if ended_by(trainer):  # a resumed run that has nothing left to train
             return
         if threading.current_thread() is threading.main_thread():
             self._replaced = {number: signal.getsignal(number) for number in SIGNALS}
@@ -124,7 +90,7 @@ class LastCheckpoint(callbacks.Checkpoint):
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         self._signum = signum
-        # The next Ctrl-C ends the process even where Python does not run, as in a long backward.
+        # The next Ctrl-C ends the process even while no Python runs, as in a long backward pass.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         say(f"Saving after this {self._activity}; Ctrl-C again leaves at once.")
 
@@ -138,7 +104,7 @@ class LastCheckpoint(callbacks.Checkpoint):
             self._save(trainer)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # Nothing is saved while the model may hold other weights, as averaged ones.
+        # Nothing is saved while the model may hold other weights, such as averaged ones.
         self._activity = "validation" if may_swap(trainer) else "step"
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -161,18 +127,21 @@ class LastCheckpoint(callbacks.Checkpoint):
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
         self._give_signals_back()
-        # Other processes of the run are not there to take part in a save.
+        # With several processes, the others cannot take part in a save.
         if isinstance(exception, Exception) and trainer.world_size == 1 and self._keep(trainer):
             again = f"{PROGRAM} fit --run {shlex.quote(str(self.path.parent.parent))}"
             print(f"Saved after step {trainer.global_step}. To continue: {again}")
 
     def _keep(self, trainer: L.Trainer) -> bool:
-        """Save the steps that were done if an error came between two of them, as if the next batch
-        can't be read, or in validation. Returns whether they are saved."""
+        """Save the finished steps if an error came between two steps, or in validation.
+
+        Returns:
+            Whether the state of the last finished step is on disk.
+        """
         progress = trainer.fit_loop.epoch_loop.batch_progress.current
         if trainer.training and progress.ready == progress.completed:
             if progress.ready == 0:
-                return self.path.is_file()  # at the end of the epoch before
+                return self.path.is_file()  # of the end of the previous epoch
             if not self._is_exact(trainer):
                 return False
         elif trainer.validating and self._activity == "step":
@@ -181,21 +150,23 @@ class LastCheckpoint(callbacks.Checkpoint):
             return False
         try:
             self._write(trainer)
-        except (OSError, ValueError):  # the disk is full, or weights are not finite
+        except (OSError, ValueError):  # a full disk, or weights that are not finite
             return False
         return True
 
     def _is_due(self, trainer: L.Trainer) -> bool:
         minutes = (time.monotonic() - self._time) / 60
         if 0 < self.every_n_steps <= trainer.global_step - self._step:
-            return True  # on all ranks alike
+            return True  # it is the same on all ranks
         due = self._signum > 0 or 0 < self.every_n_minutes <= minutes
         return trainer.strategy.reduce_boolean_decision(due, all=False)
 
     @staticmethod
     def _is_exact(trainer: L.Trainer) -> bool:
-        """Return whether Lightning can resume from here: not with gradients half accumulated, and
-        not if validation or the end of the epoch comes next, which a resumed run would leave out.
+        """Return whether Lightning can resume exactly from here.
+
+        It cannot if gradients are half accumulated, or if validation or the end of the epoch comes
+        next: a resumed run would leave that out.
         """
         is_last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
         followed = is_last or validates_next(trainer)
@@ -207,23 +178,23 @@ class LastCheckpoint(callbacks.Checkpoint):
         self._raise_if_interrupted(trainer)
 
     def _raise_if_interrupted(self, trainer: L.Trainer) -> None:
-        # Also on the ranks that got no signal, as after `kill` of the first process alone.
+        # Also on ranks without a signal: `kill` may have sent it to the first process alone.
         own = torch.tensor(self._signum, device=trainer.strategy.root_device)
         if signum := int(trainer.strategy.reduce(own, reduce_op="max")):
             raise Interrupted(signum)
 
     def _write(self, trainer: L.Trainer) -> None:
         for logger in trainer.loggers:
-            logger.save()  # so that no row before the checkpoint can be lost
+            logger.save()  # so that the files have all rows before the checkpoint
         trainer.save_checkpoint(self.path, weights_only=False)
 
 
 def run_checkpoints(
     run: Path, monitor: str, mode: Mode, last: LastCheckpoint
 ) -> list[callbacks.Callback]:
-    """The two checkpoints of a run folder, in the order in which the last knows the best."""
+    """Return the checkpoints of a run folder; the last one saves the state of the best one."""
     options: dict[str, Any] = {"monitor": monitor, "mode": mode, "enable_version_counter": False}
-    if monitor.startswith("train/"):  # when it is new, and not at the next validation
+    if monitor.startswith("train/"):  # rather than at the next validation
         options["save_on_train_epoch_end"] = True
     last.path = run / LAST
     return [BestCheckpoint(run / BEST.parent, BEST.stem, **options), last]
