@@ -1,4 +1,4 @@
-"""Why a training ends: by its own limits, or because something asked it to."""
+"""Why a training ends: it reaches a limit, or something asks it to stop."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ def ended_by(trainer: L.Trainer) -> str | None:
     """Return what ends a training after the current epoch, as `stopped_by` in run.json names it.
 
     Returns:
-        `max_steps`, `early_stopping`, `max_epochs`, `max_time`, or the name of the class or of the
-        function that asked for it; None if the training continues.
+        `max_steps`, `early_stopping`, `max_epochs`, `max_time`, or the name of the class or
+        function that asked it to stop; None if the training continues.
     """
     loop = trainer.fit_loop
     steps = _is_reached(trainer.global_step, trainer.max_steps)
     if steps and not loop.epoch_loop.batch_progress.is_last_batch:
-        return "max_steps"  # within an epoch, which Lightning then counts as one
+        return "max_steps"  # within an epoch, which Lightning then counts as a whole one
     asked = trainer.should_stop and may_stop(trainer)
     if asked and any(_has_stopped(callback) for callback in trainer.early_stopping_callbacks):
         return "early_stopping"
@@ -40,7 +40,7 @@ def _has_stopped(callback: EarlyStopping) -> bool:
 
 
 def _asked_by(trainer: L.Trainer) -> str:
-    by = getattr(trainer, "stop_asked_by", None)  # which only the project's own trainer knows
+    by = getattr(trainer, "stop_asked_by", None)  # only the project's own trainer has it
     timers = [c for c in trainer.callbacks if isinstance(c, Timer)]  # type: ignore[attr-defined]
     if by in (None, *(type(timer).__name__ for timer in timers)) and timers:
         return "max_time"

@@ -1,7 +1,7 @@
-"""TensorBoard's event files, written by the thread that logs and not by another one.
+"""TensorBoard's event files, written by the thread that logs.
 
-In a thread of its own, as TensorBoard has it, a full disk prints a traceback without the name of a
-file, and the run learns of it later or never.
+TensorBoard's own thread prints a traceback without a file name if the disk is full, and the run
+learns of it late or never.
 """
 
 import io
@@ -13,18 +13,18 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from .output_internals import event_path, replace_event_writer
 
-FLUSH_S = 5.0  # after which a row can be seen in TensorBoard
+FLUSH_S = 5.0  # seconds until TensorBoard can show a row
 
 
 class EventWriter:
-    """Appends records to an event file, all that have come since the last time or none.
+    """Appends records to an event file: all that are new, or none.
 
-    After an error it does nothing more, so that closing it does not raise another one.
+    After an error it writes nothing, so that closing it does not raise a second error.
 
     Args:
-        records: TensorBoard's writer of the file, of which only the name is used.
-        max_queue_size: Not used, as there is no queue.
-        flush_secs: Not used, since a row is to be seen earlier.
+        records: TensorBoard's writer of the file. Only the name of the file is used.
+        max_queue_size: Number of records in a queue; ignored, as there is no queue.
+        flush_secs: Seconds between two writes; ignored in favour of FLUSH_S.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class EventWriter:
         self._failed = False
 
     def write(self, record: bytes) -> None:
-        """Take a record; it is on the disk after some seconds."""
+        """Take a record, which is on disk after some seconds."""
         if not self._failed:
             RecordWriter(self._pending).write(record)
         if time.monotonic() - self._flushed > FLUSH_S:
             self.flush()
 
     def flush(self) -> None:
-        """Write what there is.
+        """Write all records that are not on disk yet.
 
         Raises:
             OSError: If it can't be written; the error names the file.
@@ -62,14 +62,14 @@ class EventWriter:
             with suppress(OSError):  # the folder may be gone
                 os.truncate(self._path, size)
             raise OSError(error.errno, error.strerror, str(self._path)) from error
-        self._flags &= ~os.O_CREAT  # a file that is gone is an error, and not a new one
+        self._flags &= ~os.O_CREAT  # a file that has disappeared is an error
         self._pending = io.BytesIO()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write all records that are left."""
         self.flush()
 
 
 def write_in_this_thread() -> None:
-    """Let all event files of this process be written so."""
+    """Write all event files of this process in the thread that logs."""
     replace_event_writer(EventWriter)

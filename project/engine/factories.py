@@ -1,4 +1,4 @@
-"""Factories, such as those that jsonargparse makes for an option that takes a class."""
+"""Factories such as jsonargparse makes for an option that takes a class."""
 
 from collections.abc import Callable
 from functools import partial

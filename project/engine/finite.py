@@ -16,18 +16,18 @@ from torch.nn.utils import get_total_norm
 from .loggers import is_logged
 from .step_monitor import unscaled
 
-MAX_PENDING = 1000  # losses that wait on the device where a run logs no step
+MAX_PENDING = 1000  # losses that wait on the device if a run logs no step
 
 
 class FiniteCheck(Callback):
     """Stops a run at the first training loss that is NaN or infinite, and saves no such weights.
 
-    On a CPU each loss is looked at before its optimiser step. Elsewhere the losses wait on the
-    device for the next logged step, end of an epoch or save: to read one makes the host wait.
+    On a CPU each loss is checked before its optimiser step. Elsewhere the losses stay on the device
+    until the next logged step, end of an epoch or save, because reading one makes the host wait.
     """
 
     def __init__(self) -> None:
-        # Losses not looked at yet, and the step, epoch and batch of each.
+        # Losses that are not checked yet, with the step, epoch and batch of each.
         self._pending: list[tuple[Tensor, tuple[int, int, int]]] = []
         self._finite: deque[float] = deque(maxlen=3)
         self._each_step = self._alone = True
@@ -39,7 +39,7 @@ class FiniteCheck(Callback):
 
     def on_before_backward(self, trainer: L.Trainer, _: Any, loss: Tensor) -> None:
         loss = unscaled(trainer, loss.detach())
-        # At once where no device and no other rank has to be waited for.
+        # At once if neither a device nor another rank has to be waited for.
         if self._each_step and self._alone and math.isfinite(value := loss.item()):
             self._finite.append(value)
             return
@@ -47,7 +47,7 @@ class FiniteCheck(Callback):
         self._pending.append((loss, (trainer.global_step, trainer.current_epoch, batch)))
 
     def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # With the gradients that tell where the fault is, and before the optimiser's step.
+        # The gradients are there to tell where the fault is, and no optimiser has stepped yet.
         if self._pending and (self._each_step or len(self._pending) >= MAX_PENDING):
             self._look(trainer)
 
@@ -71,7 +71,7 @@ class FiniteCheck(Callback):
             return
         losses, places = zip(*self._pending, strict=True)
         self._pending.clear()
-        # The mean is not finite where the loss of one rank is not: all stop, and at the same step.
+        # The mean is not finite if the loss of any rank is not, so that all stop at the same step.
         means: Any = trainer.strategy.reduce(torch.stack(losses).float().flatten())
         for loss, (step, epoch, batch) in zip(means.tolist(), places, strict=True):
             if not math.isfinite(loss):
@@ -97,13 +97,13 @@ class FiniteCheck(Callback):
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no value is NaN or infinite, read from the device once."""
+    """Return whether no value is NaN or infinite. The device is read once."""
     floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
     return math.isfinite(get_total_norm(floats, math.inf).item())  # the largest value
 
 
 def _not_finite(model: L.LightningModule) -> str:
-    """How many tensors have values, or gradients, that are not finite, and the first of them."""
+    """Say how many tensors have values or gradients that are not finite, and name the first."""
     values = {name: p.detach() for name, p in model.named_parameters()}
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     parts = []

@@ -1,6 +1,6 @@
-"""What is measured keeps float32 or better, whatever precision the network computes in.
+"""Metrics keep float32 or better, whatever the precision of the network.
 
-Lightning casts a whole module to the run's precision, metrics and their sums with it, and a sum in
+Lightning casts a whole module to the precision of the run, including its metrics, and a sum in
 bfloat16 stops growing after some hundred examples.
 """
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def to_float32(values: T) -> T:
-    """Tensors, in whatever collection, with those of half precision as float32."""
+    """Return a tensor, or a collection of tensors, with half precision widened to float32."""
     if isinstance(values, Tensor):  # the usual case, without the cost of the general one
         return _widened(values)  # type: ignore[return-value]
     converted: T = apply_to_collection(values, Tensor, _widened)
@@ -33,15 +33,15 @@ def _widened(tensor: Tensor) -> Tensor:
 
 
 def full_precision(metric: Metric) -> Metric:
-    """Keep a metric's state, and what it computes, from ever being narrower than float32.
+    """Keep a metric's state and results from ever being narrower than float32.
 
     Args:
-        metric: A torchmetrics metric, which is changed, and the metrics in it.
+        metric: Metric that is changed in place, with all metrics inside it.
     """
     for part in metric.modules():
         if isinstance(part, Metric) and not isinstance(part, FullPrecision):
             state = part.__getstate__()
-            vars(part).clear()  # of the methods that are bound to the class before
+            vars(part).clear()  # drops methods that are bound to the previous class
             part.__class__ = _full_precision_class(type(part))
             part.__setstate__(state)
             convert_states(part, _widened)
@@ -49,13 +49,13 @@ def full_precision(metric: Metric) -> Metric:
 
 
 class FullPrecision(ConvertedMetric):
-    """The part of `full_precision` that is the same for all metrics."""
+    """The part of the changed classes that is the same for all metrics."""
 
     def conversion(self, fn: Convert) -> Convert:
         return _never_narrower(fn)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The class is made at run time, so that a process that is spawned has to make it too.
+        # The class is made at run time, so a spawned process has to make it again.
         return _restore, (type(self).__bases__[1], self.__getstate__())
 
 
@@ -87,7 +87,7 @@ def _never_narrower(fn: Convert) -> Convert:
 
 @contextmanager
 def _without_half_precision(device: str) -> Iterator[None]:
-    """Take back what a step of half precision sets for all that is computed in it."""
+    """Undo the default dtype and the autocast of a half-precision step."""
     default = torch.get_default_dtype()
     if default.itemsize >= 4 and not torch.is_autocast_enabled(device):
         yield

@@ -1,4 +1,4 @@
-"""What only shows a run must never end it."""
+"""Callbacks that only show a run must never end it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 
 class Harmless:
-    """Part of a callback that shows something: an error in it costs one warning, and the thing."""
+    """A base of callbacks that show something: an error becomes a warning and ends the showing."""
 
     given_up = False
 
@@ -16,11 +16,11 @@ class Harmless:
         """Turn an error into a warning, after which `given_up` says not to try again.
 
         Args:
-            what: Things that will be missing, in the plural.
+            what: Plural noun for what will be missing.
         """
         try:
             yield
-        except Exception as error:  # of any library, or of the user's model
+        except Exception as error:  # it may come from any library, or from the user's model
             self.given_up = True
             reason = (str(error).strip() or "no reason given").splitlines()[0]
             rank_zero_warn(

@@ -1,4 +1,4 @@
-"""What a run is in the middle of, beside its weights, and what Lightning does not save."""
+"""What Lightning does not save of a run in progress: frozen layers, and the newest metrics."""
 
 from typing import Any
 
@@ -21,9 +21,9 @@ KEY = "live"  # in the checkpoint
 class LiveState(Callback):
     """Saves which parameters and layers are frozen, and the newest value of each metric.
 
-    Hooks that froze something at the start of the run or of the epoch are not called again when it
-    is resumed within that epoch, and metrics are not computed again. The state is put back at the
-    same moment as the random state: the first hook that an uninterrupted run would call next.
+    Hooks that froze something at the start of the run or of the epoch are not called again if it is
+    resumed within that epoch, nor are metrics computed again. The state is restored together with
+    the random state, in the first hook that an uninterrupted run would call next.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class LiveState(Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         modes = {name: module.training for name, module in pl_module.named_modules()}
-        if trainer.validating:  # the modes that training goes on with afterwards
+        if trainer.validating:  # the modes of the training that follows
             modes |= training_modes(trainer)
         norms = {n: m for n, m in pl_module.named_modules() if isinstance(m, BatchNorm)}
         checkpoint[KEY] = {
@@ -57,7 +57,7 @@ class LiveState(Callback):
         for name, parameter in pl_module.named_parameters():
             parameter.requires_grad_(name not in state["frozen"])
         modes = {n: n not in state["evaluating"] for n, _ in pl_module.named_modules()}
-        if trainer.validating:  # which has already switched to evaluation, and switches back
+        if trainer.validating:  # Lightning has switched to evaluation, and will switch back
             training_modes(trainer).update(modes)
         for name, module in pl_module.named_modules():
             if not trainer.validating:

@@ -1,4 +1,4 @@
-"""The check that the monitored metric will be there for whatever follows it."""
+"""The check that the monitored metric will exist for everything that follows it."""
 
 import math
 
@@ -14,12 +14,12 @@ from .datamodule import StreamDataModule
 class MonitorCheck(Callback):
     """Refuses a run in which nothing would measure the monitored metric, before its first step.
 
-    A run that ends before its first validation can do without the metric if only the best
-    checkpoint follows it: it is told that there will be none.
+    If only the best checkpoint follows the metric, a run may end before its first validation: a
+    message then says that there will be no best epoch.
 
     Args:
-        monitor: Name of the metric. One of the training examples begins with `train/`; all others
-            are measured by validation.
+        monitor: Name of the metric. Names of training metrics begin with `train/`; validation
+            measures all others.
     """
 
     def __init__(self, monitor: str) -> None:
@@ -27,7 +27,7 @@ class MonitorCheck(Callback):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self.monitor.startswith("train/") or trainer.ckpt_path is not None:
-            return  # a resumed run was looked at when it began
+            return  # a resumed run was checked when it began
         followers = self._followers(trainer)
         if not followers and not trainer.checkpoint_callbacks:
             return
@@ -50,10 +50,10 @@ class MonitorCheck(Callback):
         rank_zero_info(f"There will be no best epoch: {when}.")
 
     def _followers(self, trainer: L.Trainer) -> list[str]:
-        """What can't do its work without the metric."""
+        """Return the names of what cannot work without the metric."""
         own = (None, self.monitor)
         stopping = [c for c in trainer.early_stopping_callbacks if c.monitor == self.monitor]
-        # A Task leaves it to the schedule, other models name a metric for each.
+        # A Task follows its own monitor; other models name a metric for each schedule.
         schedules = [c.scheduler for c in trainer.lr_scheduler_configs if c.monitor in own]
         found = [*stopping, *(s for s in schedules if isinstance(s, ReduceLROnPlateau))]
         return [type(follower).__name__ for follower in found]
@@ -79,7 +79,7 @@ def _missing_validation(trainer: L.Trainer) -> str:
 
 
 def _first_validation(trainer: L.Trainer) -> float:
-    """The training batches before the first validation; 0 if only the clock knows them."""
+    """Return the number of training batches before the first validation, 0 if time decides."""
     trainer.fit_loop.setup_data()
     interval, every = trainer.val_check_batch, trainer.check_val_every_n_epoch
     if interval is None:  # by the clock
@@ -92,7 +92,7 @@ def _first_validation(trainer: L.Trainer) -> float:
 
 
 def _end(trainer: L.Trainer) -> float:
-    """The training batches after which `max_epochs` or `max_steps` ends the run."""
+    """Return the number of training batches after which a limit of epochs or steps ends the run."""
     batches, epochs, steps = trainer.num_training_batches, trainer.max_epochs, trainer.max_steps
     end = math.inf if epochs is None or epochs < 0 or batches == 0 else epochs * batches
     if steps < 0:

@@ -1,4 +1,4 @@
-"""The direction of the metric that a run follows: given, by the model, or asked for."""
+"""Whether lower or higher values are better, of the metric that a run follows."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from .metrics import flat
 from .protocols import MakesMetrics
 
 STAGES = ("train", "val", "test")
-OWN = {f"{stage}_metrics" for stage in STAGES}  # of a Task, which makes them at the start
+OWN = {f"{stage}_metrics" for stage in STAGES}  # a Task makes them at the start of a run
 
 
 def monitor_mode(monitor: str, given: Mode | None, model: LightningModule) -> Mode:
@@ -37,15 +37,15 @@ def monitor_mode(monitor: str, given: Mode | None, model: LightningModule) -> Mo
 
 
 def _mode_in(modes: dict[str, Mode], name: str) -> Mode | None:
-    """The direction of a metric, which is that of each of its values: `recall/cat` is of recall."""
+    """Return the direction of a metric or of one of its values: `recall/cat` follows recall."""
     return modes.get(name) or modes.get(name.partition("/")[0])
 
 
 def model_modes(model: LightningModule) -> dict[str, Mode]:
-    """The directions of the model's metrics by their names, as far as torchmetrics knows them.
+    """Return the directions that torchmetrics knows of the model's metrics, by their names.
 
-    The name of a metric is that of the attribute, or of its place in a MetricCollection, that holds
-    it: `self.f1` and `self.val_f1` are f1. Metrics of one name that disagree are left out.
+    A metric is named after its attribute, or after its key in a MetricCollection: both `self.f1`
+    and `self.val_f1` are f1. Metrics that share a name and disagree are left out.
     """
     found: dict[str, set[Mode | None]] = {}
     for path, metric in _metrics(model):
@@ -69,7 +69,7 @@ def _mode_of(metric: Metric) -> Mode | None:
 
 
 def _named(name: str) -> str:
-    """A metric's name without its stage: `val/f1` and `val_f1` are f1."""
+    """Return a metric's name without its stage: `val/f1` and `val_f1` are f1."""
     for stage in STAGES:
         for mark in ("/", "_"):
             name = name.removeprefix(f"{stage}{mark}")

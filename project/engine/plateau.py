@@ -1,4 +1,4 @@
-"""When ReduceLROnPlateau takes its step."""
+"""The moment at which ReduceLROnPlateau takes its step."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,11 @@ from lightning.pytorch.callbacks import Callback
 
 
 class PlateauStepper(Callback):
-    """Steps ReduceLROnPlateau after each validation, whatever the monitored metric is logged by.
+    """Steps ReduceLROnPlateau after each validation, whatever logs the monitored metric.
 
-    All metrics of the validation are there by then, also those that a module logs in its own
-    `on_validation_epoch_end`, and the checkpoint is saved afterwards: Lightning steps a plateau
-    schedule after the save, and a run that resumes from it would lack the step.
+    By then all metrics of the validation are there, including those that a module logs in its own
+    `on_validation_epoch_end`. The checkpoint is saved afterwards. Lightning would take the step
+    after the save, so that a resumed run would lack it.
 
     Args:
         step: Function that takes the step.

@@ -1,4 +1,4 @@
-"""The processes of a data-parallel run: how they meet, and what is said when one is lost."""
+"""The processes of a data-parallel run: how they meet, and what is said if one is lost."""
 
 import atexit
 import os
@@ -21,7 +21,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from .internals import backend, bound_waiting, process_rank, started_processes
 
-# By what gloo, NCCL and torch's stores say; few of these have an exception of their own.
+# By the messages of gloo, NCCL and torch's stores; few have an exception of their own.
 SENTENCES = {
     "EADDRINUSE|[Aa]ddress already in use": "port {port} is taken: set MASTER_PORT to a free one",
     "clients joined|failed to connect|trying to connect|timed out connecting": (
@@ -42,11 +42,11 @@ LONGEST_WAIT_S = 2e6  # 23 days; torch counts milliseconds in 32 bits
 
 
 def join(strategy: Any, max_wait_s: float) -> None:
-    """Bound how long a process waits for the others, and meet them where torchrun has restarted.
+    """Bound how long a process waits for the others, and meet them if torchrun has restarted.
 
-    A torchrun that restarts its processes keeps the store with the addresses of those before. Some
-    of the new ones connect to them and fail (pytorch#167288, torch 2.14.1), so that here the keys
-    of each start are apart. The bound is for meeting, and for each collective operation.
+    When torchrun restarts its processes, it keeps the store with the previous addresses. Some of
+    the new processes connect to these and fail (pytorch#167288, torch 2.14.1), so each start has
+    keys of its own here. The bound applies to meeting and to each collective operation.
     """
     if not isinstance(strategy, DDPStrategy):
         return
@@ -72,18 +72,18 @@ def join(strategy: Any, max_wait_s: float) -> None:
 
 @atexit.register
 def leave() -> None:
-    """Let gloo's threads let go of the last tensors: once Python ends, that aborts the process."""
+    """Let gloo's threads release the last tensors: doing so after Python has ended would abort."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
-        time.sleep(0.1)  # which gives them Python's lock; destroying does not wait for them
+        time.sleep(0.1)  # they need Python's lock, and destroying does not wait for them
 
 
 def end_children(trainer: L.Trainer) -> None:
-    """End the processes that this one has started, where an error has stopped it."""
+    """End the processes that this one has started, after an error has stopped it."""
     procs = started_processes(trainer)
-    # A notebook's are of another kind.
+    # The processes of a notebook are of another kind.
     children = [child for child in procs if isinstance(child, subprocess.Popen)]
-    if children:  # which Lightning looks at every 5 s, to kill this process once one has ended
+    if children:  # Lightning looks at them every 5 s, and kills this process once one has ended
         procs.clear()
     try:
         for child in children:
@@ -94,7 +94,7 @@ def end_children(trainer: L.Trainer) -> None:
 
 
 def lost(error: BaseException) -> str:
-    """One sentence for an error in meeting other processes or in waiting for them, or nothing."""
+    """Return a sentence for an error in meeting or awaiting other processes, or nothing."""
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     rank, what = process_rank(), str(error).partition("\n")[0]
     for said, sentence in SENTENCES.items():
@@ -104,7 +104,7 @@ def lost(error: BaseException) -> str:
 
 
 def misplaced(error: BaseException) -> str:
-    """One sentence for an environment in which Lightning can't start processes, or nothing."""
+    """Return a sentence for an environment in which Lightning can't start processes, or nothing."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames or Path(frames[-1].filename).parent.name != "environments":
         return ""
@@ -117,10 +117,10 @@ def misplaced(error: BaseException) -> str:
 
 
 class SameStart(Callback):
-    """Refuses a run whose processes would go on from different checkpoints."""
+    """Refuses a run whose processes would continue from different checkpoints."""
 
     def __init__(self, start: str) -> None:
-        self.start = start  # what this process goes on from, in words
+        self.start = start  # the checkpoint of this process, in words
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         first = trainer.strategy.broadcast(self.start)

@@ -12,9 +12,9 @@ from ..runs.record import FINISHED, Record, read_record
 from ..runs.settings import NEUTRAL, flatten
 from .pieces import pieces
 
-# Settings that can differ when a run is resumed: how long it goes on, and what changes no result.
+# Settings that may differ when a run is resumed: its length, and what changes no result.
 FREE = (*NEUTRAL, "init_from", "early_stopping", "trainer.max_", "trainer.min_")
-# Settings with which the order of the data stays, while dropout and rounding can differ.
+# Settings that keep the order of the data, but may change dropout and rounding.
 DEVICES = (
     *("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.strategy"),
     *("trainer.deterministic", "trainer.benchmark", "compile"),
@@ -29,11 +29,11 @@ AS_LONG_AS_THE_RUN = {"OneCycleLR": "total_steps", "CosineAnnealingLR": "T_max"}
 
 
 def find_unfinished(folder: Path, locked: bool) -> Path | None:
-    """The newest run in `runs/<name>` that was interrupted and can be resumed.
+    """Return the newest run in `runs/<name>` that was interrupted and can be resumed.
 
     Args:
-        folder: Of the runs of that name.
-        locked: Whether this is a further process of a run, whose first one has locked it.
+        folder: Folder of all runs of that name.
+        locked: Whether this is a further process of a run that the first process has locked.
     """
     for version in reversed(range(next_version(folder))):
         run = folder / f"version_{version}"
@@ -61,7 +61,7 @@ def check_resumable(
         record: Record of the run that the checkpoint belongs to; None if it starts a new run.
 
     Returns:
-        What of the configuration makes that the resumed run may differ.
+        Settings that may make the resumed run differ.
 
     Raises:
         ValueError: If it holds weights only, the run is finished, or settings differ.
@@ -136,7 +136,7 @@ def check_same(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """
     was, is_now = (dict(flatten(_without_looking(config))) for config in (saved, now))
     keys = [key for key in sorted(was | is_now) if was.get(key) != is_now.get(key)]
-    # Of another class, not the arguments too.
+    # If a class differs, its arguments are not listed as well.
     keys = [key for key in keys if not any(key.startswith(f"{other}.") for other in keys)]
     changed = {key: f"{key}: {was.get(key)} → {is_now.get(key)}" for key in keys}
     refused = [

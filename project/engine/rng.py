@@ -1,4 +1,4 @@
-"""The random state of a run, so that dropout goes on where it stood."""
+"""The random state of a run, so that dropout continues where it stopped."""
 
 import random
 from typing import Any
@@ -13,7 +13,7 @@ State = dict[str, Any]
 
 
 def get_state(device: torch.device) -> State:
-    """State of the generators of Python, numpy, torch and the device, in plain types."""
+    """Return the state of the generators of Python, numpy, torch and the device, in plain types."""
     name, keys, *rest = np.random.get_state(legacy=True)
     state: State = {
         "python": random.getstate(),
@@ -26,7 +26,7 @@ def get_state(device: torch.device) -> State:
 
 
 def set_state(state: State, device: torch.device) -> None:
-    """Restore what `get_state` gave."""
+    """Restore a state that `get_state` has returned."""
     random.setstate(state["python"])
     np.random.set_state(tuple(state["numpy"]))
     torch.set_rng_state(state["torch"])
@@ -37,9 +37,9 @@ def set_state(state: State, device: torch.device) -> None:
 class RNGState(Callback):
     """Saves the random state of every process, and keeps validation from moving it.
 
-    It comes first in the list of callbacks. The state is restored at the first hook after which
-    an uninterrupted run would draw, which for a run resumed at the end of an epoch is the start of
-    the next one, and else the next batch or validation.
+    It comes first in the list of callbacks. The state is restored in the first hook after which an
+    uninterrupted run would draw random numbers. That is the start of the next epoch if the run is
+    resumed at the end of one, and the next batch or validation otherwise.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class RNGState(Callback):
         own = self._before_validation or get_state(self._device)
         states = [own]
         if distributed.is_available() and distributed.is_initialized():
-            # Only the file of rank 0 is written, so it holds the states of all.
+            # Only rank 0 writes a file, so it holds the states of all ranks.
             states = [own] * distributed.get_world_size()
             distributed.all_gather_object(states, own)
         return {"ranks": states}
@@ -63,7 +63,7 @@ class RNGState(Callback):
         states = state_dict["ranks"]
         self._pending = states[self._rank % len(states)]
         own = get_state(self._device)
-        set_state(self._pending, self._device)  # which fails here if it is not a random state
+        set_state(self._pending, self._device)  # raises an error here if it is not a random state
         set_state(own, self._device)
 
     def _restore(self, *_: Any, **__: Any) -> None:
@@ -74,7 +74,7 @@ class RNGState(Callback):
     on_train_epoch_start = on_train_batch_start = _restore
 
     def on_train_start(self, *_: Any) -> None:
-        if self._rank:  # Lightning seeds all ranks alike, so that their dropout masks are the same
+        if self._rank:  # Lightning's same seed on all ranks would give them the same dropout masks
             torch.manual_seed(torch.initial_seed() + self._rank)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

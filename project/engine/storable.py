@@ -1,4 +1,4 @@
-"""What a checkpoint can hold: tensors and plain values, which are read without running code."""
+"""What a checkpoint can hold: tensors and plain values, which can be read without running code."""
 
 import argparse
 import types
@@ -14,23 +14,23 @@ import torch
 from torch import Tensor
 
 SCALARS: tuple[Any, ...] = (bool, int, float, complex, str, bytes, bytearray, type(None))
-# Of torch; `torch.load(weights_only=True)` reads each of them.
+# Types of torch that `torch.load(weights_only=True)` reads.
 NATIVE = (Tensor, torch.Size, torch.dtype, torch.device, torch.layout)
 NAMESPACES = (argparse.Namespace, jsonargparse.Namespace, types.SimpleNamespace)
 FUNCTIONS = (type, types.FunctionType, types.BuiltinFunctionType)
 
 
 def storable(value: Any, name: str) -> Any:
-    """A value in plain types: a path as text, a member of an Enum by its name, an array as a list.
+    """Return a value in plain types: a path as text, an Enum by its name, an array as a list.
 
-    What holds nothing else is returned as it is, and not as a copy.
+    A value that is plain already is returned itself, not a copy.
 
     Args:
         value: Value at any depth of a checkpoint.
-        name: Its name, for the error.
+        name: Name of the value, for the error.
 
     Raises:
-        ValueError: If it has something in it that a checkpoint can't hold safely.
+        ValueError: If a part of it can't be held safely by a checkpoint.
     """
     if type(value) in SCALARS or isinstance(value, NATIVE):
         return value

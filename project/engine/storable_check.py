@@ -1,4 +1,4 @@
-"""The check that what a run is going to save can be saved, before its first step."""
+"""The check, before the first step of a run, that its checkpoints can be saved."""
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
@@ -7,10 +7,10 @@ from .storable import storable
 
 
 class StorableCheck(Callback):
-    """Refuses a run whose checkpoints would hold objects, which no checkpoint may.
+    """Refuses a run whose checkpoints would hold objects.
 
-    It looks at the arguments of model and data, and at the states of callbacks and schedules. What
-    else a model adds to a checkpoint is seen when the first one is saved.
+    It looks at the arguments of model and data, and at the states of callbacks and schedules.
+    Anything else that a model adds to a checkpoint is checked when the first one is saved.
     """
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
