@@ -432,7 +432,7 @@ def test_in_a_notebook(strategy: str, twin: dict[str, torch.Tensor], tmp_path: P
     """Processes that start anew can't run a cell, and the error says which can."""
     pytest.importorskip("ipykernel")
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
-    from test_notebooks import ThisInterpreter
+    from tests.template.test_notebooks import ThisInterpreter
 
     args = [*FIT[3:], "--trainer.strategy", strategy, "--trainer.devices", "2"]
     cell = nbformat.v4.new_code_cell(f"from project.commands.cli import main\nmain({args!r})")
