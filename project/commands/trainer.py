@@ -16,8 +16,6 @@ from .lr_range import LRRange, LRSweep
 class Trainer(StageTrainer):
     """Lightning's trainer with a method for each further command, whose arguments are options."""
 
-    stop_asked_by: str | None = None  # class, or else function, that first set `should_stop`
-
     @property
     def should_stop(self) -> bool:
         return self.stop_asked_by is not None

@@ -6,7 +6,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.callbacks.early_stopping import EarlyStopping, EarlyStoppingReason
 
-from .internals import may_stop
+from .internals import StageTrainer, may_stop
 
 
 def ended_by(trainer: L.Trainer) -> str | None:
@@ -40,7 +40,7 @@ def _has_stopped(callback: EarlyStopping) -> bool:
 
 
 def _asked_by(trainer: L.Trainer) -> str:
-    by = getattr(trainer, "stop_asked_by", None)  # only the project's own trainer has it
+    by = trainer.stop_asked_by if isinstance(trainer, StageTrainer) else None
     timers = [c for c in trainer.callbacks if isinstance(c, Timer)]  # type: ignore[attr-defined]
     if by in (None, *(type(timer).__name__ for timer in timers)) and timers:
         return "max_time"

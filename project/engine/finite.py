@@ -9,11 +9,12 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from .loggers import is_logged
+from .saving import LastCheckpoint
 from .step_monitor import unscaled
 
 MAX_PENDING = 1000  # losses that wait on the device if a run logs no step
@@ -115,9 +116,13 @@ def _not_finite(model: L.LightningModule) -> str:
 
 
 def _newest_checkpoint(trainer: L.Trainer) -> str:
-    names = ("path", "last_model_path", "best_model_path")
-    found = [getattr(c, name, None) for c in trainer.checkpoint_callbacks for name in names]
-    files = [Path(path) for path in (*found, trainer.ckpt_path) if path and Path(path).is_file()]
+    found = [trainer.ckpt_path]
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, LastCheckpoint):
+            found.append(callback.path)
+        elif isinstance(callback, ModelCheckpoint):
+            found += [callback.last_model_path, callback.best_model_path]
+    files = [Path(path) for path in found if path and Path(path).is_file()]
     if not files:
         return "none"
     newest = max(files, key=lambda path: path.stat().st_mtime)

@@ -126,6 +126,8 @@ class StageTrainer(L.Trainer):
     0, and talk to other processes from within the handler.
     """
 
+    stop_asked_by: str | None = None  # class or function that set `should_stop`, if that is known
+
     def run_stage(self, run: Callable[[], Any]) -> Any:
         """Run the loops by calling `run`."""
         return run()
