@@ -3,8 +3,8 @@
     %(prog)s runs/cifar runs/wide
 
 Each GROUP is a folder of runs (runs/cifar), run folders with commas between them, or a glob in
-quotes ("runs/cifar/version_[0-4]"). All are compared with the first one, by Welch's t-test; the
-p-values of several comparisons are corrected by Holm's method.
+quotes ("runs/cifar/version_[0-4]"). Each is compared with the first one by Welch's t-test; Holm's
+method corrects the p-values of several comparisons.
 """
 
 import json
@@ -24,7 +24,7 @@ from .table import OptionParser
 
 
 def find_group(spec: str, metric: str | None) -> SeedNoiseReport:
-    """The runs that a word of the command line names: those of its report, where there is one."""
+    """Return the runs of a group: those of its report, if there is one."""
     path = Path(spec) / REPORT
     known = read_json(path) if path.exists() else {}
     if not isinstance(known, dict) or not isinstance(known.get("variants", 1), int):
@@ -37,7 +37,7 @@ def compare(groups: Sequence[SeedNoiseReport]) -> list[Result]:
     """Compare each group with the first one.
 
     Raises:
-        ValueError: If groups share runs, or their data differ, or nothing varies.
+        ValueError: If groups share runs, their data differ, or nothing varies.
     """
     first, *others = groups
     for group in others:
@@ -51,7 +51,7 @@ def compare(groups: Sequence[SeedNoiseReport]) -> list[Result]:
 
 
 def check_comparable(a: SeedNoiseReport, b: SeedNoiseReport) -> None:
-    """Refuse groups that share runs, have other data, or do not vary."""
+    """Refuse groups that share runs, differ in their data, or do not vary."""
     if shared := {r.run for r in a.records} & {r.run for r in b.records}:
         raise ValueError(f"{a.name} and {b.name} share runs, such as {min(shared)}")
     if a.records[0].data_sha256 != b.records[0].data_sha256:
@@ -73,7 +73,7 @@ def check_comparable(a: SeedNoiseReport, b: SeedNoiseReport) -> None:
 
 
 def cautions(groups: Sequence[SeedNoiseReport]) -> list[str]:
-    """What makes a comparison say less than it seems to."""
+    """Return the reasons why a comparison says less than it seems to."""
     metric = groups[0].metric
     found = [f"left out: {line}" for group in groups for line in group.left_out]
     if len({group.records[0].config_sha256 for group in groups}) < len(groups):
@@ -90,21 +90,24 @@ def cautions(groups: Sequence[SeedNoiseReport]) -> list[str]:
         looks = max(max(record.tested, 1) for group in groups for record in group.records)
         if looks > 1 or len(groups) > 2:
             found.append(
-                f"who chooses by the test set has none left (at most {looks} looks for a run, "
-                f"{len(groups)} variants here): choose by val/acc, and compare the choice alone"
+                "once you choose by the test set, it no longer is one (at most "
+                f"{looks} looks for a run, {len(groups)} variants here): choose by val/acc, and "
+                "test only the choice"
             )
     if (variants := max(len(groups), *(group.variants for group in groups))) > 2:
-        found.append(f"of {variants} variants tried, the best looks better than it is")
+        found.append(f"the best of {variants} variants looks better than it is")
     if len(groups) > 2:
-        found.append("p-values are corrected by Holm; intervals are of each comparison alone")
+        found.append("Holm's method corrects the p-values, and does not change the intervals")
     return found
 
 
 def main(args: list[str]) -> int:
-    """The command."""
+    """Carry out the command."""
     parser = OptionParser("compare", str(__doc__))
     parser.add_argument("groups", nargs="+", metavar="GROUP")
-    parser.add_argument("--metric", help="by default val/acc, else what the runs monitor")
+    parser.add_argument(
+        "--metric", help="metric to compare; by default val/acc, or what the runs monitor"
+    )
     parser.add_argument("--test", action="store_true", help="compare test/… instead of val/…")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(args)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ..runs.names import PACKAGE
 from .error_sentences import (
     Message,
     missing_name,
@@ -108,19 +109,19 @@ ROWS = (
         "class instead of the only one",
         r"^Subclasses are disabled for (\w+), thus '(.+?)'",
         "--{key}: {1} is not {0}, and no other class can be named here",
-        "Subclasses are disabled for Augment, thus 'project.models.MLP' is not accepted",
+        "Subclasses are disabled for Augment, thus 'torch.nn.Linear' is not accepted",
     ),
     Row(
         "abstract class",
         r"^Expected an instantiatable class, but (\S+) is abstract",
         "--{key}: name a class before its options, since {0} is abstract",
-        "Expected an instantiatable class, but project.engine.objective.Objective is abstract",
+        f"Expected an instantiatable class, but {PACKAGE}.engine.objective.Objective is abstract",
     ),
     Row(
         "option of a class",
         r"class_path '(\S+)':\n(?:Option '|unrecognized arguments: --)([\w.]+)",
         lambda groups, message: no_such_option(groups[0], groups[1], message),
-        "Parser key \"model\":\nProblem with given class_path 'project.models.ResNet18':\n"
+        f"Parser key \"model\":\nProblem with given class_path '{PACKAGE}.models.ResNet18':\n"
         "Option 'widht' is not accepted",
     ),
     Row(

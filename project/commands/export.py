@@ -34,13 +34,13 @@ from .table import OptionParser
 
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-TOLERANCE = 1e-4  # of the largest logit; sums in another order differ by 1e-6 of it
+TOLERANCE = 1e-4  # of the largest logit; another order of summation changes it by 1e-6
 BATCH_SIZES = (2, 1, 33)  # the first one is traced, all are compared
 MEANING = {"input": "images, uint8 (N, C, H, W), not normalised", "output": "logits, float32"}
 
 
 class DataFacts:
-    """What a model is told of its data, as the data module of a run has it.
+    """The facts about its data that a model is told, as the run's data module has them.
 
     Args:
         class_names: Names of the classes, in the order of their labels.
@@ -55,7 +55,7 @@ class DataFacts:
 
 
 def build_model(run: Path, facts: dict[str, Any]) -> L.LightningModule:
-    """The model that a run's config names, with the arguments that it has there."""
+    """Return the model that a run's config names, with the arguments given there."""
     parser = Parser(exit_on_error=False)
     parser.add_class_arguments(DataFacts, "data")
     parser.add_subclass_arguments(L.LightningModule, "model", required=True)
@@ -67,7 +67,7 @@ def build_model(run: Path, facts: dict[str, Any]) -> L.LightningModule:
 
 
 def load_network(run: Path, checkpoint: dict[str, Any], facts: dict[str, Any]) -> nn.Module:
-    """The network of a checkpoint, in float32 on the CPU, with its normalisation."""
+    """Return the network of a checkpoint, in float32 on the CPU, with its normalisation."""
     model = build_model(run, facts)
     check_fits(run / BEST, checkpoint, model)
     model.load_state_dict(checkpoint["state_dict"])
@@ -76,7 +76,7 @@ def load_network(run: Path, checkpoint: dict[str, Any], facts: dict[str, Any]) -
 
 
 def to_bytes(network: nn.Module, images: Tensor, onnx: bool, metadata: dict[str, Any]) -> bytes:
-    """The file of a network for any number of such images."""
+    """Return the content of a network's file, for any number of such images."""
     batch = {0: torch.export.Dim.DYNAMIC}
     with redirect_stderr(io.StringIO()):  # torch prints the whole program if it fails
         program = torch.export.export(network, (images,), dynamic_shapes=(batch,))
@@ -91,7 +91,7 @@ def to_bytes(network: nn.Module, images: Tensor, onnx: bool, metadata: dict[str,
 
 
 def run_file(content: bytes, images: Tensor, onnx: bool) -> Tensor:
-    """The logits that a file gives."""
+    """Return the logits that a file computes."""
     if not onnx:
         return torch.export.load(io.BytesIO(content)).module()(images)
     session = import_module("onnxruntime").InferenceSession(content)
@@ -100,7 +100,7 @@ def run_file(content: bytes, images: Tensor, onnx: bool) -> Tensor:
 
 @torch.no_grad()
 def export(run: Path, onnx: bool) -> tuple[bytes, str]:
-    """The file of a run, and how far its logits are from those of the checkpoint."""
+    """Return the content of a run's file, and how far its logits are from the checkpoint's."""
     path = run / BEST
     checkpoint = load_checkpoint(path)
     facts = preprocessing(path, checkpoint)
@@ -112,19 +112,19 @@ def export(run: Path, onnx: bool) -> tuple[bytes, str]:
         network = load_network(run, checkpoint, facts)
         content = to_bytes(network, batches[0], onnx, MEANING | facts)
         written = torch.cat([run_file(content, batch, onnx) for batch in batches])
-    except Exception as error:  # the exporters raise anything
+    except Exception as error:  # the exporters raise errors of any kind
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"the network of {path} can't be exported: {reason}") from error
     logits = network(images)
     difference, bound = (written - logits).abs().max(), TOLERANCE * logits.abs().max()
     found = f"its logits differ by {difference:.1e} from the checkpoint's, {bound:.1e} is allowed"
     if not difference <= bound:
-        raise ValueError(f"no file of {path} was written: {found}")
+        raise ValueError(f"{path} was not exported: {found}")
     return content, f"{found} (random images, in batches of {BATCH_SIZES})"
 
 
 def main(args: list[str]) -> int:
-    """The command."""
+    """Carry out the command."""
     parser = OptionParser("export", str(__doc__))
     parser.add_argument("--run", type=Path, required=True, help="run folder")
     text = "onnx (by default), or torch, which is a program of torch.export"

@@ -1,9 +1,9 @@
-"""What a config can name: classes of the kind that an option wants, not functions in their place.
+"""What a config can name: classes of the kind that an option wants, and no functions instead.
 
 A config may come with a run that somebody else has made, so that nothing in it is called before
-it is known to be a class of that kind. Each of these settings is of jsonargparse, which resolves
-the names: it also takes functions that return such a class, and any class where an argument has no
-type.
+it is known to be a class of that kind. All of this restricts jsonargparse, which resolves
+the names: by itself it also takes functions that return such a class, and any class for an argument
+without a type.
 """
 
 import inspect
@@ -30,7 +30,7 @@ A_FUNCTION = "it is a function, and a class is wanted"
 
 
 def forbid_calls() -> None:
-    """Let jsonargparse resolve classes alone, and read files that are regular ones alone."""
+    """Make jsonargparse resolve only classes, and read only regular files."""
     set_parsing_settings(
         import_path_denylist=DENIED,
         instantiate_subclass_spec_in_any=False,
@@ -45,7 +45,7 @@ def forbid_calls() -> None:
 
 
 def _classes_alone(adapt: Adapt) -> Adapt:
-    """Refuse functions where jsonargparse adapts the value of an option that takes a class."""
+    """Refuse functions as values of options that take a class."""
 
     def adapt_class(value: Any, *args: Any, **kwargs: Any) -> Any:
         kind = import_object(value["class_path"])
@@ -60,7 +60,7 @@ def _classes_alone(adapt: Adapt) -> Adapt:
 
 
 def _paths_alone(check: Callable[[str], None]) -> Callable[[str], None]:
-    """Refuse names that are denied with the reason, and those of a program."""
+    """Refuse denied names with the reason, and names of a program."""
 
     def check_path(path: str) -> None:
         try:
@@ -78,7 +78,7 @@ def _refuse_function(function: Any, *_: Any) -> bool:
 
 
 def _refuse_untyped(value: Any, *args: Any) -> Any:
-    """A value for an argument of any type, in which no class is named."""
+    """Return a value for an argument of any type, unless it names a class."""
     if names_class(value):
         why = "the argument has no type, so annotate it with the class that it takes"
         raise ValueError(REFUSED.format(value["class_path"], why))

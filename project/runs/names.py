@@ -1,4 +1,4 @@
-"""Names: of this package and its program, and the nearest valid one for one that is misspelt."""
+"""The names of the package and its program, and the nearest valid name to a misspelt one."""
 
 import difflib
 from collections.abc import Iterable

@@ -54,9 +54,8 @@ LINES: dict[str, tuple[str, str]] = {
         "--model: torch.optim.SGD is not a subclass of LightningModule",
     ),
     "class instead of the only one": (
-        f"--data.augment {PACKAGE}.models.MLP",
-        f"--data.augment: {PACKAGE}.models.MLP is not Augment, and no other class can be named "
-        "here",
+        "--data.augment torch.nn.Linear",
+        "--data.augment: torch.nn.Linear is not Augment, and no other class can be named here",
     ),
     "abstract class": (
         "--model.objective.gama 1",

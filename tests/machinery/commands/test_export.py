@@ -139,7 +139,7 @@ def test_file_that_differs_is_refused_and_the_one_before_it_kept(
         return content
 
     monkeypatch.setattr(export, "to_bytes", damaged)
-    with pytest.raises(ValueError, match=r"no file of .*best.ckpt was written: .* by 1.0e-01 from"):
+    with pytest.raises(ValueError, match=r".*best.ckpt was not exported: .* by 1.0e-01 from"):
         export.main([f"--run={runs('MLP')}", "--format=torch", f"--output={path}"])
     assert path.read_text() == "before"
     assert [p.name for p in tmp_path.iterdir()] == ["model.pt2"]

@@ -100,7 +100,7 @@ def source_of(kind: type) -> str:
 
 
 def own_classes() -> Iterator[type]:
-    for info in walk_packages(project.__path__, "project."):
+    for info in walk_packages(project.__path__, f"{project.__name__}."):
         if not info.name.endswith("__main__"):
             module = import_module(info.name)
             classes = (kind for _, kind in inspect.getmembers(module, inspect.isclass))

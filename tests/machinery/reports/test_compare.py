@@ -145,7 +145,7 @@ def test_report_folder_stands_for_the_runs_of_its_report(
     said = text(capsys, "a", "b")
     assert "left out: " in said
     assert "another config" in said
-    assert "of 6 variants tried, the best looks better than it is" in said
+    assert "the best of 6 variants looks better than it is" in said
 
 
 def test_other_data_are_refused_with_the_settings_that_differ() -> None:
@@ -206,9 +206,9 @@ def test_cautions(capsys: pytest.CaptureFixture[str]) -> None:
     two = text(capsys, "a", "b", "--test")
     assert "| test/acc |" in two
     assert "validation" not in two
-    assert "who chooses by the test set" not in two
+    assert "once you choose by the test set" not in two
     three = text(capsys, "a", "b", "c", "--test")
-    assert "who chooses by the test set has none left" in three
+    assert "once you choose by the test set, it no longer is one" in three
     assert "at most 1 looks for a run, 3 variants here" in three
     assert "some of the groups have the same config" in three
     assert "picked by val/acc and val/loss" in three
