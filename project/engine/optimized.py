@@ -1,7 +1,6 @@
 """The optimiser and the schedule of a network."""
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, TypeAlias
 
 import lightning as L
@@ -112,7 +111,7 @@ class Optimized(L.LightningModule):
         schedules = build(
             optimizer,
             self.lr_scheduler,
-            partial(run_length, self.trainer),
+            lambda interval: run_length(self.trainer, interval),
             interval=self.interval,
             warmup_steps=self.warmup_steps,
             mode=lambda: monitor_mode(self.monitor, self.monitor_mode, self),

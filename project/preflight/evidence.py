@@ -61,6 +61,7 @@ def gather(
         seen: What was seen in the training.
     """
     inputs, targets = batch
+    after.float()  # as the inputs are, in whatever precision it was trained
     done = seen.succeeded or bool(seen.error) or seen.outputs is None
     layers = look_at_layers(after, inputs)
     outputs = None if done else _evaluate(after, inputs)

@@ -70,9 +70,10 @@ class OwnMetrics(MLP):
 def test_only_loss_and_acc_are_known_by_name() -> None:
     assert mode_by_name("val/loss") == mode_by_name("loss") == "min"
     assert mode_by_name("test/acc") == "max"
+    assert mode_by_name("val/acc/cat") == "max"  # of one class
     for name in ("brier", "wer", "perplexity", "fid", "ece", "mape", "mse", "nll", "error", "f1"):
         assert mode_by_name(f"val/{name}") is None
-    for name in ("val/loss_ratio", "val/bacc", "lossless", "val/loss/cat", "closs", "grad_norm"):
+    for name in ("val/loss_ratio", "val/bacc", "lossless", "closs", "grad_norm"):
         assert mode_by_name(name) is None
 
 
