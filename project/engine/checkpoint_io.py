@@ -16,21 +16,22 @@ from ..runs.files import check_regular, open_regular
 from ..runs.folder import CONFIG
 from .storable import storable
 
-# What zipfile and torch raise where bytes are missing or bits are flipped.
+# What zipfile and torch raise if bytes are missing or bits are flipped.
 DAMAGE = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError, ValueError)
-PARTS: dict[str, Any] = {  # of which a file of weights alone has no more than the first
+PARTS: dict[str, Any] = {  # a file that holds only weights has only the first of these
     **{"state_dict": dict, "epoch": int, "global_step": int, "loops": dict, "callbacks": dict},
     **{"optimizer_states": list, "lr_schedulers": list, "metrics": dict, "config": dict},
     **{"hyper_parameters": dict, "pytorch-lightning_version": str},
 }
-FOLDER = 0x10  # among the attributes of a record, as in MS-DOS
+FOLDER = 0x10  # bit of a record's MS-DOS attributes that marks it as a folder
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the place, flushes to disk and renames: at any instant there is a whole file.
+    """Writes a temporary file in the same folder, flushes it to disk and renames it.
 
-    Lightning writes to the temporary folder, and moves the file byte by byte where that is on
-    another disk. The first file of a run is read back, so that none ends with files that can't be.
+    At any instant there is therefore a whole file. Lightning writes to the system's temporary
+    folder instead, and copies the file byte by byte if that folder is on another disk. The first
+    checkpoint of a run is read back, so that no run ends with files that can't be loaded.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         checkpoint = {key: storable(part, str(key)) for key, part in checkpoint.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
         check_regular(path)
-        for left in path.parent.glob(".*.ckpt.*"):  # by a save that was killed
+        for left in path.parent.glob(".*.ckpt.*"):  # left behind by a save that was killed
             with suppress(OSError):
                 left.unlink()
         partial = path.with_name(f".{path.name}.{os.getpid()}")
@@ -53,7 +54,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 torch.save(checkpoint, file)
                 file.flush()
                 os.fsync(file.fileno())
-            if not self._is_read_back:  # for what the first one holds, all the others do
+            if not self._is_read_back:  # once is enough: all checkpoints hold the same kinds
                 if fault := _fault(_read(partial)):
                     raise ValueError(f"{path} was not saved: it could not be loaded ({fault})")
                 self._is_read_back = True
@@ -69,13 +70,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             partial.unlink(missing_ok=True)
 
     def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
-        if Path(path).name == ".temp.ckpt":  # weights alone, from a process of a notebook
+        if Path(path).name == ".temp.ckpt":  # only weights, sent by a process of a notebook
             return _read(Path(path))
-        return load_checkpoint(Path(path))  # whatever was asked for: never runs code
+        return load_checkpoint(Path(path))  # ignores `weights_only`: it never runs code
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint on the CPU. Nothing in the file is executed."""
+    """Read a checkpoint into CPU memory. Nothing in the file is executed."""
     check_regular(path)
     if not path.is_file():
         raise ValueError(f"there is no checkpoint {path}")
@@ -83,7 +84,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         checkpoint = _read(path)
     except DAMAGE as error:
         cause = (str(error) or type(error).__name__).splitlines()[0]
-        if "weights_only" in cause:  # which is not advice for a file of unknown origin
+        if "weights_only" in cause:  # torch's advice is unsafe for a file of unknown origin
             cause = "it is a program, not weights"
         what = f"{path} is damaged or no checkpoint ({cause}){_newest_whole(path)}"
         raise ValueError(what) from error
@@ -98,7 +99,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _fault(checkpoint: dict[str, Any]) -> str:
-    """What part of a checkpoint is not of the type that every checkpoint has, if any."""
+    """Return which part of a checkpoint has the wrong type; an empty string if none has."""
     for name, kind in PARTS.items():
         if name in checkpoint and not isinstance(checkpoint[name], kind):
             return f"its {name} is of type {type(checkpoint[name]).__name__}"
@@ -120,7 +121,7 @@ def _fault(checkpoint: dict[str, Any]) -> str:
 
 
 def _says_how_to_read(facts: Any) -> bool:
-    """Whether what a checkpoint holds of its images, if it is of images, is of the right types."""
+    """Return whether the facts about images in a checkpoint, if there are any, are well typed."""
     if facts is None:
         return True
     if not isinstance(facts, dict):
@@ -139,8 +140,8 @@ def _says_how_to_read(facts: Any) -> bool:
 
 
 def _read(path: Path) -> Any:
-    # torch does not compare the checksums that it has written, and where a flipped bit makes a
-    # record a folder it reads none, and returns whatever is in memory.
+    # torch does not verify the checksums that it has written. If a flipped bit turns a record into
+    # a folder, torch reads nothing for it and returns uninitialised memory.
     with open_regular(path) as file, zipfile.ZipFile(file) as archive:
         if not archive.infolist():
             raise zipfile.BadZipFile("there is nothing in it")
@@ -149,7 +150,7 @@ def _read(path: Path) -> Any:
         for info in archive.infolist():
             if info.external_attr & FOLDER:
                 raise zipfile.BadZipFile(f"wrong attributes of {info.filename}")
-            if info.compress_type != zipfile.ZIP_STORED:  # which could inflate to any size
+            if info.compress_type != zipfile.ZIP_STORED:  # it could inflate to any size
                 raise zipfile.BadZipFile(f"{info.filename} is compressed")
     return torch.load(path, map_location="cpu", weights_only=True)
 

@@ -1,4 +1,4 @@
-"""Objectives of one class for each example, and cross-entropy, which is the default.
+"""Objectives with one class per example, and cross-entropy, which is the default.
 
 Legend: N examples, K classes.
 """
@@ -15,9 +15,9 @@ from .objective import Metrics, Objective, UntrainedLoss
 from .targets import are_classes
 
 # Measured by benchmarks.initial_loss; docs/checks.md explains them.
-ABOVE, BELOW = 0.7, 0.3  # how far a healthy untrained loss is from ln K and from the label entropy
+ABOVE, BELOW = 0.7, 0.3  # most nats that a healthy loss is above ln K, or below the label entropy
 SPREAD = 0.55  # standard deviation of one class's logit over seeds, whatever the width
-SIGMAS = 4  # standard deviations that a healthy model may be away
+SIGMAS = 4  # number of standard deviations by which a healthy model may deviate
 
 
 class Accuracy(Metric):
@@ -46,7 +46,7 @@ class Accuracy(Metric):
 
 
 class Classification(Objective):
-    """One class for each example, from logits (N, K). A concrete class defines `losses`.
+    """One class per example, from logits, float (N, K). Subclasses define `losses`.
 
     Targets are labels, int64 (N,), or the probabilities of the classes, float (N, K).
     """
@@ -56,7 +56,7 @@ class Classification(Objective):
         return outputs.softmax(1)
 
     def labels(self, targets: Tensor) -> Tensor:
-        """Return labels, int64 (N,): of probabilities (N, K), the classes of the highest."""
+        """Return labels, int64 (N,); from probabilities (N, K), the most probable classes."""
         return targets.argmax(1) if targets.ndim > 1 else targets
 
     def metrics(self, num_classes: int | None) -> Metrics:
@@ -70,10 +70,10 @@ class CrossEntropy(Classification):
     """Cross-entropy of the logits with the labels.
 
     Args:
-        label_smoothing: Share of the target that is spread over all classes, from 0 to below 1,
-            arXiv:1512.00567. It changes the training loss alone.
-        class_weights: Factor of the loss of each class. It changes the training loss alone, which
-            is the plain mean over the examples, so that any number of processes has the same one;
+        label_smoothing: Share of the target that is spread over all classes, from 0 to below 1
+            (arXiv:1512.00567). It changes only the training loss.
+        class_weights: Factor on the loss of each class. It changes only the training loss, which is
+            the plain mean over the examples, so that it is the same for any number of processes;
             torch divides by the sum of the weights instead.
     """
 
@@ -110,7 +110,7 @@ class CrossEntropy(Classification):
         return untrained_cross_entropy(targets, num_classes or int(targets.max()) + 1)
 
     def lowest_loss(self, num_classes: int | None) -> float:
-        """Return the entropy of the smoothed target; of weighted classes, the highest one."""
+        """Return the entropy of the smoothed target, the highest of any weighted class."""
         if not self.label_smoothing or not num_classes:
             return 0.0
         smoothing = self.label_smoothing
@@ -123,7 +123,7 @@ class CrossEntropy(Classification):
 
 
 def weights_of(class_weights: Sequence[float] | None) -> Tensor | None:
-    """Return the factors of the classes as float32 (K,), if there are any."""
+    """Return the class weights as float32 (K,); None if there are none."""
     if class_weights is None:
         return None
     if min(class_weights, default=-1.0) < 0 or not math.isfinite(sum(class_weights)):
@@ -132,7 +132,7 @@ def weights_of(class_weights: Sequence[float] | None) -> Tensor | None:
 
 
 def label_entropy(labels: Tensor) -> float:
-    """Return the entropy of labels, int64 (N,), in nats: the lowest loss of a constant output."""
+    """Return the entropy of labels, int64 (N,), in nats: the lowest loss of any constant output."""
     share = labels.bincount() / len(labels)
     return -torch.xlogy(share, share).sum().item()
 
@@ -140,9 +140,10 @@ def label_entropy(labels: Tensor) -> float:
 def untrained_cross_entropy(labels: Tensor, num_classes: int) -> UntrainedLoss:
     """Return the cross-entropy to expect of an untrained network: ln K, and the healthy range.
 
-    The logits of a network differ between the classes by chance, and alike for all examples. That
-    makes the loss higher than ln K, the more so the fewer classes there are to average over. If the
-    classes are unequal in number, it depends on which of them has the higher logit.
+    The logits of an untrained network differ between the classes by chance, in the same way for all
+    examples. This makes the loss higher than ln K, and more so the fewer classes there are to
+    average over. If the classes differ in size, the loss depends on which of them has the higher
+    logit.
 
     Args:
         labels: Labels of the batch, int64 (N,).

@@ -13,7 +13,7 @@ from .datamodule import StreamDataModule
 from .resume import LOOKING
 from .task import Task
 
-# Those of Lightning that were seen to resume exactly, within an epoch and at its end.
+# Lightning's callbacks that were tested to resume exactly, both within an epoch and at its end.
 KNOWN = (
     *("DeviceStatsMonitor", "LearningRateMonitor", "ModelCheckpoint", "ModelSummary"),
     *("RichModelSummary", "RichProgressBar", "Timer", "EarlyStopping"),
@@ -28,20 +28,20 @@ OWN = (
     *("WeightHistogramMonitor",),
 )
 PACKAGE = __name__.partition(".")[0]
-SWAPPING = (  # hooks that come between the start of validation and a save within it
+SWAPPING = (  # hooks that run between the start of validation and a save during it
     *("on_validation_start", "on_validation_epoch_start"),
     *("on_validation_batch_start", "on_validation_batch_end"),
 )
 
 
 def is_known(callback: Callback) -> bool:
-    """Return whether a callback resumes exactly: by a test, by its own word, or having no state."""
+    """Return whether a callback resumes exactly: it is tested, restores a state, or has none."""
     kind = type(callback)
     if _is_own(kind) or _is_lightnings(kind):
         return _is_own(kind) or kind.__name__ in KNOWN
     if kind.state_dict is not Callback.state_dict:
         return kind.load_state_dict is not Callback.load_state_dict
-    # Lightning lends the model's `log` to every callback.
+    # Lightning sets the model's `log` and `log_dict` on every callback, so they are not state.
     return not {k for k, v in vars(callback).items() if v is not None} - {"log", "log_dict"}
 
 
@@ -69,7 +69,7 @@ class ResumeCheck(Callback):
     """Refuses a checkpoint that does not fit the run, and says whether the resume is exact.
 
     Args:
-        doubts: Reasons for which the resumed run may differ that are known before.
+        doubts: Reasons, already known when the run starts, why the resumed run may differ.
     """
 
     def __init__(self, doubts: list[str]) -> None:
@@ -96,7 +96,7 @@ class ResumeCheck(Callback):
 
 
 def check_optimizers(trainer: L.Trainer, checkpoint: dict[str, Any]) -> None:
-    """Refuse the state of optimisers with other parameters.
+    """Refuse a checkpoint whose optimisers have other parameters than those of the run.
 
     Raises:
         ValueError: If the number of optimisers, or of their parameters, differs.
@@ -118,7 +118,7 @@ def check_callbacks(trainer: L.Trainer, checkpoint: dict[str, Any]) -> None:
     """Refuse to resume without a callback that has a state in the checkpoint.
 
     Raises:
-        ValueError: If there is one that does more than to look.
+        ValueError: If the missing callback does more than observe the run.
     """
     present = {type(c).__name__ for c in trainer.callbacks}  # type: ignore[attr-defined]
     for key in checkpoint.get("callbacks", {}):

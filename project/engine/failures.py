@@ -1,4 +1,4 @@
-"""Whose error it is: one sentence for what a user typed or has, a traceback for an error in code.
+"""Reports of errors: one sentence for a user's command line or files, a traceback for code.
 
 Nothing here imports torch.
 """
@@ -20,12 +20,12 @@ from typing import NamedTuple
 from ..runs.errors import UsageError
 
 PACKAGE = Path(__file__).resolve().parents[1]
-ROOMS = [PACKAGE / name for name in ("models", "data", "callbacks")]  # which a user adds files to
+ROOMS = [PACKAGE / name for name in ("models", "data", "callbacks")]  # users add files to these
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
 # A process that reads data sends its traceback as text.
 SENT = "Traceback (most recent call last)"
 SENT_FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (\S+)', re.M)
-FIRST_S = 1.0  # by which the first process is ahead when all of them fail alike
+FIRST_S = 1.0  # head start of the first process, in seconds, if all of them fail alike
 
 
 class Frame(NamedTuple):
@@ -34,7 +34,7 @@ class Frame(NamedTuple):
     file: str
     line: int
     function: str
-    code: str = ""  # of the line
+    code: str = ""  # source text of the line
 
     @property
     def path(self) -> Path:
@@ -43,7 +43,7 @@ class Frame(NamedTuple):
 
     @property
     def is_library(self) -> bool:
-        """Whether it belongs to Python or to an installed package other than this one."""
+        """Whether the line belongs to Python or to an installed package other than this one."""
         if self.path.is_relative_to(PACKAGE):
             return False
         installed = {"site-packages", "dist-packages"} & set(self.path.parts)
@@ -52,18 +52,18 @@ class Frame(NamedTuple):
 
     @property
     def is_machinery(self) -> bool:
-        """Whether it belongs to the part of this package that a user does not add to."""
+        """Whether the line belongs to a part of this package that users do not add files to."""
         inside = self.path.is_relative_to(PACKAGE)
         return inside and not any(self.path.is_relative_to(room) for room in ROOMS)
 
     @property
     def is_step(self) -> bool:
-        """Whether it belongs to the step of a model, where no option is checked any more."""
+        """Whether the line belongs to the step of a model, which no longer checks options."""
         return self.function == "forward" or self.function.endswith("_step")
 
 
 def frames(error: BaseException) -> list[Frame]:
-    """Where an error was raised, the innermost frame last."""
+    """Return the frames of the place where an error was raised, the innermost frame last."""
     found = [
         Frame(frame.filename, frame.lineno or 0, frame.name, frame.line or "")
         for frame in traceback.extract_tb(error.__traceback__)
@@ -76,7 +76,7 @@ def frames(error: BaseException) -> list[Frame]:
 
 
 def _sent(error: BaseException) -> str:
-    """Traceback of another process, in the message of an error or as its cause."""
+    """Return another process's traceback from the message or the cause of an error."""
     parts = (
         str(error),
         str(error.__cause__) if isinstance(error.__cause__, RemoteTraceback) else "",
@@ -85,10 +85,10 @@ def _sent(error: BaseException) -> str:
 
 
 def user_error(error: BaseException | None) -> tuple[BaseException, Frame] | None:
-    """The error, or the one that caused it, if it was raised by a user's own code.
+    """Return the error, or the one that caused it, if it was raised by a user's own code.
 
-    A ValueError or an OSError that a class of this package raises on purpose is not: it refuses an
-    option or a file, and its message says which.
+    A ValueError or an OSError that a class of this package raises on purpose does not count: it
+    refuses an option or a file, and its message says which.
     """
     if error is None:
         return None
@@ -108,15 +108,16 @@ def report(error: Exception) -> int:
     """Print an error that ends the command, once for all processes of a run.
 
     Returns:
-        The exit code: 2 for a command line or config that can't be carried out, else 1.
+        The exit code: 2 for a command line or config that can't be carried out, otherwise 1.
     """
     summary, blamed = _summary(error), user_error(error)
     sentence = blamed is None and isinstance(error, ValueError | OSError)
     if claim(error):
-        # Of a sentence, only that of the processes that were lost has a cause with a note.
+        # An error that is reported as a sentence has notes only if it is about lost processes, and
+        # then they are on its cause.
         kept = getattr(error.__cause__ if sentence else error, "__notes__", [])
         if not sentence:
-            error.__notes__ = []  # they come last
+            error.__notes__ = []  # printed after the traceback
             traceback.print_exception(blamed[0] if blamed else error)
         print(f"error: {summary}", *kept, sep="\n", file=sys.stderr)
     return 2 if isinstance(error, UsageError) and sentence else 1
@@ -133,11 +134,11 @@ def _summary(error: Exception) -> str:
 
 
 def claim(error: Exception) -> bool:
-    """Whether this process is to print an error, since all processes of a run may fail alike.
+    """Return whether this process should print an error that all processes of a run may share.
 
-    The first process always prints its own, and calls this as soon as it has failed. The others
-    wait for that. The processes that a run starts are children of its first; those of torchrun
-    have one parent.
+    The first process always prints its own error, and calls this function as soon as it has failed.
+    The others wait a moment for that. The processes that a run starts are children of its first
+    process; those that torchrun starts have the same parent.
     """
     rank = os.environ.get("LOCAL_RANK")
     if rank is None:
@@ -155,6 +156,6 @@ def claim(error: Exception) -> bool:
             path.touch(exist_ok=False)
     except FileExistsError:
         return False
-    except OSError:  # where nothing can be written, too much is said
+    except OSError:  # if no claim can be written, an error printed twice is better than none
         return True
     return True

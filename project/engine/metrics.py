@@ -1,4 +1,4 @@
-"""The metrics of a stage, exact over uneven batches and ranks, and after a resume."""
+"""The metrics of a stage, which stay exact over uneven batches and ranks and after a resume."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import signature
@@ -17,18 +17,18 @@ from .objective import Metrics
 State: TypeAlias = dict[str, Tensor | list[Tensor]]
 MetricFactory: TypeAlias = Callable[[], Metric]
 
-NUMBERS = ("num_classes", "num_labels")  # arguments of torchmetrics that the network knows
+NUMBERS = ("num_classes", "num_labels")  # torchmetrics' arguments that the network determines
 
 
 class MeanLoss(Metric):
-    """Mean of the losses of all examples, however they are dealt out to batches and ranks."""
+    """Mean loss over all examples, however they are distributed over batches and ranks."""
 
     full_state_update, higher_is_better = False, False
 
     def __init__(self) -> None:
         super().__init__()
-        # So that the order of the sums, and with it the number of ranks, does not show; MPS has no
-        # float64.
+        # In float64, the result does not depend on the order of the sums, and so not on the number
+        # of ranks. MPS has no float64.
         dtype = torch.float32 if torch.backends.mps.is_available() else torch.float64
         self.add_state("total", torch.zeros((), dtype=dtype), dist_reduce_fx="sum")
         self.add_state("examples", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
@@ -36,7 +36,12 @@ class MeanLoss(Metric):
         self.examples: Tensor
 
     def update(self, losses: Tensor, examples: int) -> None:
-        """Add a batch: its losses or their sum, and the number of its examples."""
+        """Add a batch.
+
+        Args:
+            losses: Loss of each example, or their sum.
+            examples: Number of examples of the batch.
+        """
         self.total += losses.sum(dtype=self.total.dtype)
         self.examples += examples
 
@@ -45,10 +50,11 @@ class MeanLoss(Metric):
 
 
 class StageMetrics(nn.Module):
-    """The mean loss, and any other metrics by their names, of one stage.
+    """The mean loss and any other metrics of one stage.
 
     Args:
-        metrics: Metrics, or collections of them, that are updated with predictions and targets.
+        metrics: Metrics, or collections of them, by name. They are updated with predictions and
+            targets.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -59,7 +65,7 @@ class StageMetrics(nn.Module):
         self.others = nn.ModuleList(full_precision(metric) for metric in named.values())
 
     def update(self, predictions: Any, targets: Any) -> None:
-        """Add a batch to all metrics but the loss."""
+        """Add a batch to all metrics except the loss."""
         for metric in self.others:
             metric.update(predictions, targets)  # type: ignore[operator]
 
@@ -68,10 +74,10 @@ class StageMetrics(nn.Module):
             metric.reset()
 
     def compute(self, class_names: Sequence[str] | None) -> dict[str, Tensor]:
-        """Return the loss and each metric; one that has a value per class is several.
+        """Return the loss and each metric, with one entry per class for those computed by class.
 
         Args:
-            class_names: Names of the classes, in the order of their labels, if they have some.
+            class_names: Names of the classes, in the order of their labels; None if they have none.
         """
         values = {"loss": self.loss.compute()}
         for name, metric in zip(self.names, self.others, strict=True):
@@ -88,10 +94,10 @@ class StageMetrics(nn.Module):
         return states
 
     def load_states(self, states: list[list[State]], rank: int, device: torch.device) -> None:
-        """Continue from the states of a checkpoint, those of this rank.
+        """Continue from this rank's states in a checkpoint.
 
-        Of a checkpoint from another number of ranks, the first rank continues from all of them,
-        which is exact for sums alone.
+        If the checkpoint is from another number of ranks, the first rank continues from the states
+        of all of them, which is exact only for sums.
         """
         alike = distributed.is_initialized() and len(states) == distributed.get_world_size()
         for i, metric in enumerate(_metrics(self)):
@@ -104,12 +110,12 @@ class StageMetrics(nn.Module):
 
 
 def make_metrics(made: Mapping[str, Metric | MetricFactory], num_classes: int | None) -> Metrics:
-    """Make metrics for one stage from what was given by option or in Python.
+    """Make the metrics of one stage from those given by option or in Python.
 
     Args:
-        made: Metrics, which are cloned, or what makes them, by their names. What they call
-            `num_classes` or `num_labels`, if it is not given, is the network's.
-        num_classes: Number of the network's outputs, if it says so.
+        made: Metrics, which are cloned, or functions that make them, by name. Their arguments
+            `num_classes` and `num_labels` are taken from the network if they are not given.
+        num_classes: Number of the network's outputs; None if it does not say.
     """
     return {name: _make(metric, num_classes) for name, metric in made.items()}
 
@@ -123,7 +129,7 @@ def _make(metric: Metric | MetricCollection | MetricFactory, num_classes: int | 
 
 
 def flat(metrics: Metrics) -> Iterator[tuple[str, Metric]]:
-    """Yield name and metric, of a collection each of its metrics."""
+    """Yield the name and the metric of each one, and of each metric within a collection."""
     for name, metric in metrics.items():
         if isinstance(metric, MetricCollection):
             yield from metric.items(keep_base=False, copy_state=False)
@@ -132,12 +138,12 @@ def flat(metrics: Metrics) -> Iterator[tuple[str, Metric]]:
 
 
 def _metrics(module: nn.Module) -> list[Metric]:
-    """Return all metrics in a module, those within others included, in a fixed order."""
+    """Return all metrics in a module, including those within other metrics, in a fixed order."""
     return [part for part in module.modules() if isinstance(part, Metric)]
 
 
 def _named(name: str, value: Any, class_names: Sequence[str] | None) -> dict[str, Tensor]:
-    """Return one value for each number that a metric has computed."""
+    """Return a metric's values by name, one entry for each number that it has computed."""
     if isinstance(value, Mapping):
         return {k: v for key, part in value.items() for k, v in _named(key, part, None).items()}
     if not isinstance(value, Tensor) or value.ndim > 1:
@@ -164,10 +170,10 @@ def _moved(state: Mapping[str, Tensor | list[Tensor]], device: torch.device) -> 
 
 
 def _set_state(metric: Metric, state: State, device: torch.device) -> None:
-    """Give a metric the state of a checkpoint.
+    """Set a metric's state to one from a checkpoint.
 
     Raises:
-        ValueError: If it is the state of another metric.
+        ValueError: If the state is that of another metric.
     """
     own = metric.metric_state
     for name, value in _moved(state, device).items():

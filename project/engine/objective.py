@@ -1,4 +1,4 @@
-"""What a network is trained for: the loss of each example, and what is made of the outputs.
+"""The base class of objectives: the loss of each example, and the meaning of the outputs.
 
 Legend: N examples.
 """
@@ -14,7 +14,7 @@ Metrics: TypeAlias = Mapping[str, Metric | MetricCollection]
 
 
 class UntrainedLoss(NamedTuple):
-    """The loss to expect of an untrained network, and the range of healthy ones."""
+    """The loss to expect of an untrained network, and the range that is healthy."""
 
     expected: float
     low: float
@@ -22,7 +22,7 @@ class UntrainedLoss(NamedTuple):
 
 
 class Objective(nn.Module, ABC):
-    """What a network is trained for. A concrete class defines `losses`; the rest has defaults.
+    """An objective that a network is trained for. Only `losses` must be defined by a subclass.
 
     An objective is a module, so that it can tell training from evaluation by `self.training`, and
     so that its buffers move with the network. It has no weights.
@@ -33,39 +33,42 @@ class Objective(nn.Module, ABC):
         """Return the loss of each example, float (N,), from a batch of outputs and targets."""
 
     def loss(self, outputs: Any, targets: Any) -> Tensor:
-        """Return the mean of `losses`, a scalar. Override it where torch has a faster way."""
+        """Return the mean of `losses`, a scalar. Override it if torch has a faster way."""
         return self.losses(outputs, targets).mean()
 
     def predictions(self, outputs: Any) -> Any:
-        """Return what users and metrics read: probabilities, values, masks."""
+        """Return the form of the outputs that users and metrics read: probabilities, values, masks.
+
+        The default returns the outputs unchanged.
+        """
         return outputs
 
     def labels(self, targets: Any) -> Any:
-        """Return what metrics compare predictions with."""
+        """Return the form of the targets that metrics compare predictions with."""
         return targets
 
     def metrics(self, num_classes: int | None) -> Metrics:
-        """Make the metrics beside the loss, which are updated with `predictions` and `labels`.
+        """Make the metrics besides the loss, which are updated with `predictions` and `labels`.
 
         Args:
-            num_classes: Number of the network's outputs, if it says so.
+            num_classes: Number of the network's outputs; None if it does not say.
         """
         return {}
 
     def correct(self, outputs: Any, targets: Any) -> Tensor | None:
-        """Return whether each example is predicted right, bool (N,); None if nothing tells."""
+        """Return whether each prediction is right, bool (N,); None if that is not defined."""
         return None
 
     def captions(self, outputs: Any, targets: Any, class_names: Sequence[str]) -> list[str]:
-        """Return a few words on the prediction for each example, for pictures."""
+        """Return a short caption of the prediction for each example, for pictures."""
         return [""] * len(self.losses(outputs, targets))
 
     def untrained_loss(self, targets: Any, num_classes: int | None) -> UntrainedLoss | None:
-        """Return the training loss to expect of an untrained network; None if nothing tells.
+        """Return the training loss to expect of an untrained network; None if it is unknown.
 
         Args:
             targets: Targets of a batch.
-            num_classes: Number of the network's outputs, if it says so.
+            num_classes: Number of the network's outputs; None if it does not say.
         """
         return None
 

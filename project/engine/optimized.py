@@ -1,4 +1,4 @@
-"""The optimiser and the schedule of a network."""
+"""The base class that gives a network its optimiser and its learning-rate schedule."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
@@ -22,24 +22,25 @@ OptimizerCallable: TypeAlias = Callable[[Iterable[Any]], Optimizer]
 
 
 class Optimized(L.LightningModule):
-    """A module with an optimiser and a schedule, chosen apart from each other.
+    """A module with an optimiser and a schedule, which are chosen independently.
 
     Args:
-        optimizer: Optimiser, any class of `torch.optim`; `lr` is the learning rate's peak.
-        lr_scheduler: Schedule, any class of `torch.optim.lr_scheduler`; constant by default.
-            A length left out (`total_steps`, `T_max`) is that of the run, by `max_epochs` and
-            `max_steps`, and `max_lr` is the optimiser's `lr`.
-        interval: What the schedule counts, optimiser steps or epochs; by default steps for
+        optimizer: Optimiser, any class of `torch.optim`. Its `lr` is the peak learning rate.
+        lr_scheduler: Schedule, any class of `torch.optim.lr_scheduler`; by default the learning
+            rate is constant. If its length (`total_steps`, `T_max`) is left out, it is the length
+            of the run, by `max_epochs` and `max_steps`; `max_lr` defaults to the optimiser's `lr`.
+        interval: Unit that the schedule counts, optimiser steps or epochs; by default steps for
             OneCycleLR and CyclicLR, and epochs for the others.
-        warmup_steps: Optimiser steps in which the learning rate rises linearly from a hundredth of
-            what the schedule says to all of it.
-        reference_batch_size: Batch size that the optimiser's `lr` was chosen for. If a step has k
-            times as many examples, accumulated ones included, it trains with k times the `lr`
-            (arXiv:1706.02677, which warms up over 5 epochs); by default `lr` is taken as it is.
-        monitor: Metric that ReduceLROnPlateau follows, such as val/loss, val/acc or what a
-            validation step logs.
-        monitor_mode: Whether lower or higher values of it are better, if its name (loss or acc)
-            and torchmetrics do not tell.
+        warmup_steps: Number of optimiser steps over which the learning rate rises linearly from a
+            hundredth of the schedule's value to its full value.
+        reference_batch_size: Batch size, in examples, that the optimiser's `lr` was chosen for. If
+            a step has k times as many examples, including accumulated ones, it trains with k times
+            the `lr` (arXiv:1706.02677, which warms up over 5 epochs). By default, `lr` is used as
+            it is.
+        monitor: Metric that ReduceLROnPlateau follows, such as val/loss, val/acc or another one
+            that the validation step logs.
+        monitor_mode: Mode of that metric, `min` if lower values are better or `max` if higher ones
+            are; needed only if neither its name (loss or acc) nor torchmetrics tells.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Optimized(L.LightningModule):
         self.warmup_steps, self.interval = warmup_steps, interval
         self.monitor, self.monitor_mode = monitor, monitor_mode
         self.reference_batch_size = reference_batch_size
-        self.lr_factor: float | None = None  # by which the run multiplies the learning rate
+        self.lr_factor: float | None = None  # factor of the run on the learning rate
 
     def configure_callbacks(self) -> list[Callback]:
         kind = class_of(self.lr_scheduler) if self.lr_scheduler else LRScheduler
@@ -74,10 +75,10 @@ class Optimized(L.LightningModule):
         return [] if self.step_plateau in known else [PlateauStepper(self.step_plateau)]
 
     def step_plateau(self) -> None:
-        """Step ReduceLROnPlateau, if that is the schedule, by the newest value of the monitor.
+        """Step the schedule by the newest value of the monitor, if it is ReduceLROnPlateau.
 
         Raises:
-            ValueError: If the monitored metric is not there.
+            ValueError: If the monitored metric was not logged.
         """
         schedules = [config.scheduler for config in self.trainer.lr_scheduler_configs]
         for schedule in schedules:
@@ -88,16 +89,20 @@ class Optimized(L.LightningModule):
                         f"ReduceLROnPlateau follows {self.monitor}, which nothing has logged; "
                         f"there are {', '.join(known)}"
                     )
-                # That of rank 0, since each rank has its own unless it was logged with sync_dist.
+                # All ranks use the value of rank 0, since each has its own value unless the metric
+                # was logged with sync_dist.
                 value = self.trainer.strategy.broadcast(known[self.monitor].item())
                 advance(schedule, schedules, value)
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any | None) -> None:
-        if not isinstance(scheduler, ReduceLROnPlateau):  # which has its own time
+        if not isinstance(scheduler, ReduceLROnPlateau):  # `step_plateau` steps that one
             advance(scheduler, [c.scheduler for c in self.trainer.lr_scheduler_configs])
 
     def trained(self) -> list[Any]:
-        """The parameters, or groups of them with an `lr_factor` of the optimiser's `lr` each."""
+        """Return the parameters to train, or groups of them.
+
+        Each group may have an `lr_factor`, by which the optimiser's `lr` is multiplied for it.
+        """
         return [p for p in self.parameters() if p.requires_grad]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -106,7 +111,7 @@ class Optimized(L.LightningModule):
             factor = group.get("lr_factor", 1.0)
             group["lr"] *= factor
             if "weight_decay" in group:
-                group["weight_decay"] /= factor  # so that all weights decay alike
+                group["weight_decay"] /= factor  # so that the weights of all groups decay alike
         self._scale_lr(optimizer)
         schedules = build(
             optimizer,
@@ -119,7 +124,7 @@ class Optimized(L.LightningModule):
         return [optimizer], schedules  # type: ignore[return-value]
 
     def _scale_lr(self, optimizer: Optimizer) -> None:
-        """Apply the linear scaling rule: the schedule and the warm-up start from its result."""
+        """Apply the linear scaling rule, before the schedule and the warm-up are built on it."""
         if self.reference_batch_size is None:
             return
         data = self.trainer.datamodule  # type: ignore[attr-defined]
@@ -130,7 +135,7 @@ class Optimized(L.LightningModule):
                 f"The learning rate is {self.lr_factor:g} times the optimiser's: {size} examples a "
                 f"step, for {self.reference_batch_size}."
             )
-        elif self.lr_factor is None:  # set in the copies that a check trains
+        elif self.lr_factor is None:  # the copies that a check trains already have one
             raise ValueError(
                 f"reference_batch_size {self.reference_batch_size} is compared with the batch_size "
                 "of a data module, and there is none: leave it out, and set lr itself"

@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, in words: `--config presets/profile`."""
+"""A report in words on where the time of a training step goes: `--config presets/profile`."""
 
 import re
 from statistics import mean
@@ -6,8 +6,8 @@ from statistics import mean
 import torch
 from lightning.pytorch.profilers import SimpleProfiler
 
-# What Lightning's actions are to a reader. The optimiser's step has forward and backward in it, and
-# both have callbacks.
+# What Lightning's profiler actions are called in the report. The optimiser's step contains forward
+# and backward, and both of them contain callbacks.
 PARTS = {
     "reading the batch": r"\.train_dataloader_next$",
     "moving it to the device": r"\]\w+\.batch_to_device$",
@@ -18,7 +18,7 @@ PARTS = {
 }
 WITHIN_BACKWARD = r"\[Callback\].*\.on_(before|after)_backward$"
 WITHIN_OPTIMIZER = r"\[Callback\].*\.on_before_(optimizer_step|zero_grad)$"
-WAITING, LOOP = 0.2, 0.4  # shares of a step that are worth a word
+WAITING, LOOP = 0.2, 0.4  # shares of a step above which the report gives advice
 DATA = """It waits for data: keep the images in memory (--data.memory_budget), read them with more
 processes (--data.num_workers), or change them less (--data.augment)."""
 PYTHON = "Much of it is Python around the arithmetic, of which a larger --data.batch_size has less."
@@ -27,10 +27,11 @@ device shorten it."""
 
 
 class StepProfiler(SimpleProfiler):
-    """Says where the time of a training step goes, after the run.
+    """Reports, after the run, where the time of a training step goes.
 
-    The device is waited for at the end of each part, so that the parts are its own; that makes the
-    whole slower than it is without. The first step, which chooses kernels, is left out.
+    The end of each part waits for the device, so that each part is charged for its own work. This
+    makes the run slower than it is without the profiler. The first step, which chooses kernels, is
+    left out.
     """
 
     def stop(self, action_name: str) -> None:
@@ -39,7 +40,7 @@ class StepProfiler(SimpleProfiler):
         super().stop(action_name)
 
     def parts(self) -> dict[str, float]:
-        """Seconds of each part of a mean training step."""
+        """Return the mean time of each part of a training step, in seconds."""
         steps = len(self.recorded_durations.get("run_training_batch", ())) - 1
         if steps < 1:
             return {}
@@ -52,7 +53,8 @@ class StepProfiler(SimpleProfiler):
 
     def _per_step(self, pattern: str, steps: int) -> float:
         times = [d[1:] for name, d in self.recorded_durations.items() if re.search(pattern, name)]
-        # Validation batches are moved too: all are taken to last as long.
+        # Batches of validation are moved to the device too; each is assumed to take as long as one
+        # of training.
         return sum(mean(d) * min(len(d) / steps, 1.0) for d in times if d)
 
     def summary(self) -> str:

@@ -1,5 +1,5 @@
-"""Schedules of the learning rate: what they leave out follows from the run, and the warm-up is a
-factor on whatever they say."""
+"""Learning-rate schedules: arguments left out are derived from the run, and the warm-up is a factor
+on the learning rate of any schedule."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -26,24 +26,25 @@ LRSchedulerCallable: TypeAlias = Callable[[Optimizer], LRScheduler]
 Interval = Literal["step", "epoch"]
 
 PER_STEP = (OneCycleLR, CyclicLR)  # schedules that count optimiser steps; the others count epochs
-START = 0.01  # of the schedule's learning rate, in the first step of a warm-up
+START = 0.01  # factor on the schedule's learning rate in the first step of a warm-up
 
 
 class WarmUp:
     """A factor on the learning rate, which rises linearly from a hundredth to 1.
 
-    The optimiser has the product at every step. The schedule never sees it: it takes its steps
-    `lifted` to its own learning rates, which a schedule that starts from the previous ones needs
-    as much as one that computes them from the number of steps.
+    At every step, the optimiser has the product of the schedule's learning rate and the factor. The
+    schedule never sees the product: it takes its steps within `lifted`, with its own learning
+    rates. Schedules that start from the previous rates need this as much as those that compute the
+    rates from the number of steps.
 
     Args:
         optimizer: Optimiser with the learning rates of the schedule's first step.
-        steps: Optimiser steps until the factor is 1.
+        steps: Number of optimiser steps until the factor is 1.
     """
 
     def __init__(self, optimizer: Optimizer, steps: int) -> None:
         self.optimizer, self.steps, self.taken = optimizer, steps, 0
-        self._own = _rates(optimizer)  # those of the schedule alone
+        self._own = _rates(optimizer)  # the schedule's learning rates, without the factor
         self._apply()
 
     @property
@@ -57,7 +58,7 @@ class WarmUp:
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """Give the optimiser the schedule's own learning rates, while that takes a step."""
+        """Give the optimiser the schedule's own learning rates while the schedule takes a step."""
         if self.taken >= self.steps:
             yield
             return
@@ -81,9 +82,9 @@ def _rates(optimizer: Optimizer) -> list[float]:
 
 
 def _set_rates(optimizer: Optimizer, rates: list[float]) -> None:
-    # Not strict: a callback may have added groups since, as BackboneFinetuning does.
+    # Not strict, since a callback such as BackboneFinetuning may have added groups in the meantime.
     for group, rate in zip(optimizer.param_groups, rates, strict=False):
-        if isinstance(group["lr"], Tensor):  # in place, as a captured or compiled step needs
+        if isinstance(group["lr"], Tensor):  # captured and compiled steps need it set in place
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
@@ -101,17 +102,19 @@ def build(
     """Make the schedule of an optimiser, and its warm-up.
 
     Args:
-        optimizer: Optimiser with the learning rate's peak.
-        factory: Class of a schedule, or what makes one; constant if there is none.
-        length: Function that returns the length of the run in optimiser steps or in epochs,
-            infinite if that is not known. It is called if the schedule needs it.
-        interval: What the schedule counts; by default it follows from its class.
-        warmup_steps: Optimiser steps of the warm-up.
+        optimizer: Optimiser, whose learning rate is the peak of the schedule.
+        factory: Class of a schedule, or a function that makes one. If it is None, the learning rate
+            is constant.
+        length: Function that returns the length of the run in optimiser steps or in epochs, or
+            infinity if it is not known. It is called only if the schedule needs it.
+        interval: Unit that the schedule counts; by default it follows from the schedule's class.
+        warmup_steps: Number of optimiser steps of the warm-up.
         mode: Function that returns whether lower or higher values of the monitored metric are
-            better, called for ReduceLROnPlateau.
+            better. It is called only for ReduceLROnPlateau.
 
     Raises:
-        ValueError: If the schedule's length is not known, or it warms up by itself.
+        ValueError: If the schedule needs a length that is not known, or if it has a warm-up of its
+            own.
     """
     kind = (class_of(factory) if factory else None) or LRScheduler
     interval = interval or ("step" if issubclass(kind, PER_STEP) else "epoch")
@@ -121,7 +124,7 @@ def build(
         given = given_to(factory)
         lasting = partial(_duration, length, interval)
         derived = _derived(kind, optimizer, lasting, mode)
-        if "epochs" in given:  # OneCycleLR's, instead of total_steps
+        if "epochs" in given:  # OneCycleLR takes it instead of total_steps
             derived.pop("total_steps", None)
         missing = {name: find() for name, find in derived.items() if name not in given}
         if issubclass(kind, ReduceLROnPlateau) and "mode" in given and given["mode"] != mode():
@@ -130,7 +133,7 @@ def build(
                 f"{mode()}: leave it out, since it follows --monitor and --monitor_mode"
             )
         schedule = factory(optimizer, **missing, **given)
-    # Not Lightning's own handling of ReduceLROnPlateau, which takes its step after the save.
+    # Lightning's own handling of ReduceLROnPlateau is not used: its step comes after the save.
     main: LRSchedulerConfigType = {"scheduler": schedule, "interval": interval, "name": "lr"}
     main["reduce_on_plateau"] = False
     if not warmup_steps:
@@ -150,7 +153,7 @@ def _derived(
     lasting: Callable[[], int],
     mode: Callable[[], Mode],
 ) -> dict[str, Callable[[], Any]]:
-    """Arguments of a schedule that follow from the run, and how they are found."""
+    """Return the arguments of a schedule that follow from the run, each with its function."""
     if issubclass(kind, OneCycleLR):
         return {"max_lr": partial(_rates, optimizer), "total_steps": lasting}
     if issubclass(kind, CosineAnnealingLR):
@@ -169,11 +172,11 @@ def _duration(length: Callable[[Interval], float], interval: Interval) -> int:
 
 
 def advance(schedule: Any, schedules: Iterable[Any], value: float | None = None) -> None:
-    """Take a step of one of an optimiser's schedules.
+    """Advance one of an optimiser's schedules by a step.
 
     Args:
         schedule: Schedule or warm-up that takes the step.
-        schedules: All of them.
+        schedules: All schedules and warm-ups of the optimiser.
         value: Newest value of the monitored metric, for ReduceLROnPlateau.
     """
     rising = next((s for s in schedules if isinstance(s, WarmUp)), None)

@@ -1,4 +1,4 @@
-"""What all networks share: the steps of training, and the metrics of each epoch."""
+"""The base class of all networks: the training steps, and the metrics of each epoch."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal
@@ -23,14 +23,14 @@ class Task(Optimized, ABC):
     """A network and how it is trained. A concrete class defines `__init__` and `forward`.
 
     Args:
-        objective: What the network is trained for: its loss, metrics and predictions; by default
-            cross-entropy, for one class for each example.
-        metrics: Further metrics by their names: torchmetrics' classes, which are given the number
-            of classes, or metrics. Each is computed for training, validation and test.
+        objective: Objective that the network is trained for: its loss, metrics and predictions. The
+            default is cross-entropy, for one class per example.
+        metrics: Further metrics, by name: classes of torchmetrics, which are given the number of
+            classes, or instances. Each is computed for training, validation and test.
         kwargs: Options of the optimiser and the schedule.
     """
 
-    num_classes: int | None = None  # outputs of the network, which sets it if there are several
+    num_classes: int | None = None  # number of outputs; a network sets it if it has several
     default_objective: ClassVar[type[Objective]] = CrossEntropy
     train_metrics: StageMetrics
     val_metrics: StageMetrics
@@ -69,7 +69,7 @@ class Task(Optimized, ABC):
         return "train_metrics" in dict(self.named_children())
 
     def make_metrics(self) -> Metrics:
-        """Return new metrics beside the loss, for one stage."""
+        """Return new metrics for one stage, besides the loss."""
         own = self.objective.metrics(self.num_classes)
         return {**own, **make_metrics(self.more_metrics, self.num_classes)}
 
@@ -133,13 +133,14 @@ class Task(Optimized, ABC):
             self.log_dict(values, logger=False)
             self._write(values, self.global_step - 1)
             return
-        of_classes = {name for name in values if name.count("/") > 1}  # too many for a bar
+        of_classes = {name for name in values if name.count("/") > 1}  # too many to show in a bar
         self.log_dict({k: v for k, v in values.items() if k not in of_classes}, prog_bar=True)
         self.log_dict({k: v for k, v in values.items() if k in of_classes})
 
     def _write(self, values: dict[str, Tensor], step: int) -> None:
-        # Now, before this moment's checkpoint is saved: `self.log` writes after it, and a run that
-        # resumes from it would lack the row. It also costs 0.5 ms less.
+        # The row is written before the checkpoint of this step is saved. `self.log` would write it
+        # afterwards, and a run that resumes from the checkpoint would lack it. Writing it here also
+        # takes 0.5 ms less.
         self.written = {name: value.item() for name, value in values.items()}
         for logger in self.loggers:
             logger.log_metrics(self.written | {"epoch": self.current_epoch}, step)
@@ -149,5 +150,5 @@ class Task(Optimized, ABC):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         states = checkpoint.get("train_metrics", {}).get("ranks")
-        if states and self._is_set_up:  # and not loaded without a trainer
+        if states and self._is_set_up:  # without a trainer, there are no metrics to restore
             self.train_metrics.load_states(states, self.global_rank, self.device)

@@ -1,4 +1,4 @@
-"""Where a checkpoint meets a model and its data: tensors are compared by shape, classes by name."""
+"""Comparison of a checkpoint with a model and its data: tensors by shape, classes by name."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -12,17 +12,18 @@ from ..runs.classes import difference, positions, same_names, saved_classes
 from .checkpoint_io import load_checkpoint
 from .protocols import HasObjective
 
-LISTED = 6  # names that are listed; more are counted
+LISTED = 6  # most names in a message; the others are only counted
 
 
 def check_fits(path: Path, checkpoint: dict[str, Any], model: nn.Module, way_out: str = "") -> None:
-    """Refuse a checkpoint of another model, by names and shapes of the tensors.
+    """Refuse a checkpoint of another model, judged by the names and shapes of its tensors.
 
     Args:
         path: Path of the checkpoint.
         checkpoint: Content of the checkpoint.
-        model: Model that is to have its weights.
-        way_out: What to do if it is of another one; by default, to use the config of its run.
+        model: Model that the weights will be loaded into.
+        way_out: Advice for the error message; by default, to use the config of the checkpoint's
+            run.
     """
     if differing := _differing(checkpoint, model):
         name = differing[0]
@@ -38,18 +39,18 @@ def check_fits(path: Path, checkpoint: dict[str, Any], model: nn.Module, way_out
 def take_classes(
     path: Path, checkpoint: dict[str, Any], model: nn.Module, names: list[str] | None
 ) -> str:
-    """See that a checkpoint's classes are those of the data, before it is measured on them.
+    """Check that a checkpoint has the classes of the data, before it is measured on them.
 
-    The outputs of a classifier are brought into the order of the data if theirs is another one.
+    If only the order of the classes differs, the outputs of the classifier are reordered.
 
     Args:
         path: Path of the checkpoint.
         checkpoint: Content of the checkpoint.
-        model: Model that is to have its weights.
+        model: Model that the weights will be loaded into.
         names: Names of the data's classes, in the order of their labels; None if they have none.
 
     Returns:
-        A sentence on what was not the same, or nothing.
+        A sentence that says what differed, or an empty string.
 
     Raises:
         ValueError: If the names differ.
@@ -73,7 +74,7 @@ def take_classes(
 
 
 def _has_outputs(model: nn.Module, number: int) -> bool:
-    """Whether a network has an output for each class."""
+    """Return whether a network has an output for each class."""
     return isinstance(model, HasObjective) and model.num_classes == number
 
 
@@ -92,9 +93,10 @@ def check_same_classes(path: Path, checkpoint: dict[str, Any], names: list[str] 
 
 
 def init_from(path: Path, model: nn.Module, names: list[str] | None = None) -> str:
-    """Take from a checkpoint all weights of the same name and shape, to train them as a new run.
+    """Load all weights of the same name and shape from a checkpoint, for a new training run.
 
-    The last layer is taken only if it is of the same classes; its rows follow their order.
+    The last layer is loaded only if its classes are those of the data, and its rows are put into
+    their order.
 
     Args:
         path: Path of the checkpoint.
@@ -102,7 +104,7 @@ def init_from(path: Path, model: nn.Module, names: list[str] | None = None) -> s
         names: Names of the data's classes, in the order of their labels; None if they have none.
 
     Returns:
-        A sentence that says what was taken.
+        A sentence that says what was loaded.
     """
     checkpoint = load_checkpoint(path)
     fresh, saved = set(_differing(checkpoint, model)), saved_classes(checkpoint)
@@ -132,7 +134,7 @@ def init_from(path: Path, model: nn.Module, names: list[str] | None = None) -> s
 
 
 def _head(model: nn.Module, num_classes: int) -> set[str]:
-    """Names of the parameters of the last layer that has an output for each class."""
+    """Return the names of the parameters of the last layer that has an output for each class."""
     for name, module in reversed(list(model.named_modules())):
         own = dict(module.named_parameters(prefix=name, recurse=False)).items()
         if any(p.ndim > 1 for _, p in own) and all(p.shape[:1] == (num_classes,) for _, p in own):
@@ -148,7 +150,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _form(tensor: Tensor | None) -> str:
-    """Shape of a tensor, and whether its numbers are complex, of which a real part is left."""
+    """Return a tensor's shape, marked if it is complex: a copy would keep only the real part."""
     if tensor is None:
         return "absent"
     return f"{'complex ' if tensor.is_complex() else ''}{tuple(tensor.shape)}"
