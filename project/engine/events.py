@@ -1,7 +1,7 @@
 """TensorBoard's event files, written by the thread that logs.
 
-TensorBoard's own thread prints a traceback without a file name if the disk is full, and the run
-learns of it late or never.
+If the disk is full, TensorBoard's own thread prints a traceback without a file name, and the run
+is told of it late or never.
 """
 
 import io
@@ -13,16 +13,16 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from .output_internals import event_path, replace_event_writer
 
-FLUSH_S = 5.0  # seconds until TensorBoard can show a row
+FLUSH_S = 5.0  # seconds until a row is on disk, so that TensorBoard can show it
 
 
 class EventWriter:
-    """Appends records to an event file: all that are new, or none.
+    """Appends the new records to an event file, either all of them or none.
 
-    After an error it writes nothing, so that closing it does not raise a second error.
+    After an error it writes nothing more, so that closing it does not raise a second error.
 
     Args:
-        records: TensorBoard's writer of the file. Only the name of the file is used.
+        records: TensorBoard's writer of the file, of which only the file name is used.
         max_queue_size: Number of records in a queue; ignored, as there is no queue.
         flush_secs: Seconds between two writes; ignored in favour of FLUSH_S.
     """
@@ -37,7 +37,7 @@ class EventWriter:
         self._failed = False
 
     def write(self, record: bytes) -> None:
-        """Take a record, which is on disk after some seconds."""
+        """Accept a record and write it to disk within some seconds."""
         if not self._failed:
             RecordWriter(self._pending).write(record)
         if time.monotonic() - self._flushed > FLUSH_S:
@@ -47,7 +47,7 @@ class EventWriter:
         """Write all records that are not on disk yet.
 
         Raises:
-            OSError: If it can't be written; the error names the file.
+            OSError: If the file can't be written; the error names it.
         """
         self._flushed = time.monotonic()
         if self._failed or not (data := self._pending.getvalue()):
@@ -66,7 +66,7 @@ class EventWriter:
         self._pending = io.BytesIO()
 
     def close(self) -> None:
-        """Write all records that are left."""
+        """Write all remaining records."""
         self.flush()
 
 

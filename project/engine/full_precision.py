@@ -1,7 +1,7 @@
-"""Metrics keep float32 or better, whatever the precision of the network.
+"""Metrics in float32 or better, whatever the precision of the network.
 
 Lightning casts a whole module to the precision of the run, including its metrics, and a sum in
-bfloat16 stops growing after some hundred examples.
+bfloat16 stops growing after a few hundred examples.
 """
 
 import functools
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 def to_float32(values: T) -> T:
     """Return a tensor, or a collection of tensors, with half precision widened to float32."""
-    if isinstance(values, Tensor):  # the usual case, without the cost of the general one
+    if isinstance(values, Tensor):  # the usual case, which avoids the cost of the general one
         return _widened(values)  # type: ignore[return-value]
     converted: T = apply_to_collection(values, Tensor, _widened)
     return converted
@@ -41,7 +41,7 @@ def full_precision(metric: Metric) -> Metric:
     for part in metric.modules():
         if isinstance(part, Metric) and not isinstance(part, FullPrecision):
             state = part.__getstate__()
-            vars(part).clear()  # drops methods that are bound to the previous class
+            vars(part).clear()  # drops methods that were bound to the previous class
             part.__class__ = _full_precision_class(type(part))
             part.__setstate__(state)
             convert_states(part, _widened)
@@ -49,7 +49,7 @@ def full_precision(metric: Metric) -> Metric:
 
 
 class FullPrecision(ConvertedMetric):
-    """The part of the changed classes that is the same for all metrics."""
+    """The base of the converted classes, with what all metrics have in common."""
 
     def conversion(self, fn: Convert) -> Convert:
         return _never_narrower(fn)

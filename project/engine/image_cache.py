@@ -1,6 +1,6 @@
-"""A cache of what earlier starts read from image files, so that they need not be read again.
+"""A cache of the content of image files, so that the next start need not read them again.
 
-`<stem>.json` has size, time and hash of each file that was read in full, and the checksum of
+`<stem>.json` holds the size, time and hash of each file that was read in full, and the checksum of
 `<stem>-<state>.npy`, the decoded pixels. Both files are used only if their checksums are right.
 """
 
@@ -24,39 +24,39 @@ from ..runs.files import check_regular, read_text, replacing, write_whole
 from .image_files import ImageFiles
 from .values import Images
 
-MANY = 5000  # images that take so long to read that it is announced
-ABANDONED_S = 3600  # after this time, a half-written file that nobody writes to is removed
+MANY = 5000  # number of images from which reading takes long enough to be announced
+ABANDONED_S = 3600  # seconds without a write after which a half-written file is removed
 
 
 @dataclass
 class Record:
     """Content of `<stem>.json`."""
 
-    files: dict[str, list[Any]] = field(default_factory=dict)  # size, time in ns, hash
+    files: dict[str, list[Any]] = field(default_factory=dict)  # size in bytes, time in ns, hash
     array: str = ""  # name of the file of pixels
     crc32: int = 0
 
 
 class ImageCache:
-    """Reads the image files that no earlier start has read.
+    """Reads the image files that are not in the cache yet.
 
     Args:
-        folder: Folder of the cache, or None to keep nothing.
+        folder: Folder of the cache, or None to keep no cache.
         root: Folder that the images are in.
-        stem: Beginning of the names in `folder`.
+        stem: Beginning of the names of the cache's files.
     """
 
     def __init__(self, folder: Path | None, root: Path, stem: str) -> None:
         self.folder, self.root, self.stem = folder, root, stem
 
     def read(self, files: ImageFiles, in_memory: bool) -> Images:
-        """Read each file that is not in the cache, and give `files` the hashes of all.
+        """Read each file that is not in the cache, and set the hashes of all of them in `files`.
 
         Returns:
-            The pixels, uint8 (N, C, H, W), if they should be in memory; otherwise the files.
+            The pixels, uint8 (N, C, H, W), if they are to be in memory; otherwise the files.
 
         Raises:
-            ValueError: With the names of the files that can't be read.
+            ValueError: If files can't be read; the message names them.
         """
         names = [path.relative_to(self.root).as_posix() for path in files.paths]
         states = [[s.st_size, s.st_mtime_ns] for s in map(os.stat, files.paths)]
@@ -99,14 +99,14 @@ class ImageCache:
             if checksum != _checksum(body):
                 raise ValueError("its checksum differs")
             return Record(**json.loads(body))
-        except OSError:  # there is none yet
+        except OSError:  # there is no file yet
             pass
         except (ValueError, TypeError) as error:
             _refuse(path, error)
         return Record()
 
     def _read_array(self, record: Record, shape: tuple[int, ...]) -> Tensor | None:
-        """Return the pixels, memory-mapped, if they are what was written."""
+        """Return the pixels, memory-mapped, or None if they are not what was written."""
         assert self.folder is not None
         path = self.folder / record.array
         try:
@@ -122,7 +122,7 @@ class ImageCache:
         return torch.from_numpy(array)
 
     def _write(self, record: Record, array: str, pixels: Tensor | None) -> None:
-        """Write what was read, if the folder can be written to."""
+        """Write the record and the pixels, if the folder can be written to."""
         if self.folder is None:
             return
         path = self.folder / f"{self.stem}.json"
@@ -130,7 +130,7 @@ class ImageCache:
             self.folder.mkdir(exist_ok=True)
             if pixels is not None:
                 record.array, record.crc32 = array, zlib.crc32(pixels.numpy().data)
-                with replacing(self.folder / array) as file:  # too large to be copied in memory
+                with replacing(self.folder / array) as file:  # too large for a copy in memory
                     np.save(file, pixels.numpy())
             body = json.dumps(vars(record))
             write_whole(path, f"{_checksum(body)}\n{body}")
@@ -139,7 +139,7 @@ class ImageCache:
             rank_zero_info(f"No image cache is kept, so the next start reads all again: {error}")
 
     def _sweep(self, array: str) -> None:
-        """Remove the pixels of earlier states, and half-written files of killed processes."""
+        """Remove the pixels of earlier states, and files half-written by killed processes."""
         assert self.folder is not None
         for stale in self.folder.glob(f"{self.stem}-*.npy"):
             if stale.name != array:

@@ -1,4 +1,4 @@
-"""Image files: decoding them one by one on demand, or all at once."""
+"""Decoding of image files, one by one on demand or all at once."""
 
 import hashlib
 import io
@@ -18,9 +18,9 @@ from torch.utils.data import Dataset
 from ..runs.files import open_regular, read_bytes
 from .image_index import FORMATS
 
-LISTED = 10  # bad files named in one error
-MAX_MEGAPIXELS = 179.0  # Pillow's own bound, against images that would fill the memory
-TURNED = {  # by the orientation in EXIF 2.32, 4.6.4
+LISTED = 10  # most bad files that an error names
+MAX_MEGAPIXELS = 179.0  # Pillow's own limit, against images that would fill the memory
+TURNED = {  # transposition for each value of the orientation tag, EXIF 2.32, section 4.6.4
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -30,13 +30,13 @@ TURNED = {  # by the orientation in EXIF 2.32, 4.6.4
     8: Image.Transpose.ROTATE_90,
 }
 warnings.filterwarnings("ignore", module=r"PIL\.TiffImagePlugin")  # about damaged EXIF data
-Image.MAX_IMAGE_PIXELS = None  # it counts the pixels before a JPEG is reduced: `_reduce` counts
+Image.MAX_IMAGE_PIXELS = None  # it counts the pixels of a JPEG unreduced; `_reduce` checks instead
 
 
 class DamagedImageError(ValueError):
     """An image can't be read; the message names it and the cause.
 
-    A worker of a DataLoader passes the whole traceback as the message: its last line is kept.
+    A worker of a DataLoader passes the whole traceback as the message; only its last line is kept.
     """
 
     def __init__(self, message: str) -> None:
@@ -54,14 +54,15 @@ def read_image(
 def decode(file: IO[bytes], image_size: int, channels: int, megapixels: float) -> Tensor:
     """Decode an image to uint8 (C, image_size, image_size), cropped to a square about its centre.
 
-    A photo is rotated as its EXIF data say; transparent parts become white; 16 bits become 8. If
-    an image has several frames, the first one is taken.
+    A photo is rotated as its EXIF data say, transparent parts become white, and 16 bits become 8.
+    If an image has several frames, only the first one is used.
 
     Args:
-        file: Opened image file.
+        file: Open image file.
         image_size: Height and width, in pixels.
         channels: 3 for colour, 1 for grey.
-        megapixels: Largest size that is decoded. A JPEG is decoded at a fraction of its own size.
+        megapixels: Largest size that is decoded, in megapixels. It is compared with the fraction of
+            its size at which a JPEG is decoded.
     """
     with Image.open(file, formats=FORMATS) as image:
         _reduce(image, image_size, megapixels)
@@ -72,10 +73,10 @@ def decode(file: IO[bytes], image_size: int, channels: int, megapixels: float) -
 
 
 def _reduce(image: Image.Image, image_size: int, megapixels: float) -> None:
-    """Decode a JPEG at a fraction of its size, which is many times faster; refuse a huge image."""
+    """Set a JPEG to be decoded at a fraction of its size, many times faster; refuse huge images."""
     full = image.size
     image.draft("RGB", (image_size, image_size))
-    # A progressive JPEG takes its full size in memory while it is decoded.
+    # While a progressive JPEG is decoded, it takes up its full size in memory.
     width, height = full if "progressive" in image.info else image.size
     if width * height > megapixels * 1e6:
         raise ValueError(
@@ -85,7 +86,7 @@ def _reduce(image: Image.Image, image_size: int, megapixels: float) -> None:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Rotate an image to how its camera was held, by EXIF data that may be damaged."""
+    """Rotate an image upright by its EXIF data, which may be damaged."""
     image.load()  # TIFF and AVIF rotate themselves, and then reset the orientation
     orientation = 1
     with suppress(Exception):  # damaged EXIF data can raise anything
@@ -130,7 +131,7 @@ class ImageFiles(Dataset[Tensor]):
         paths: Paths of the files.
         image_size: Height and width, in pixels.
         channels: 3 for colour, 1 for grey.
-        megapixels: Largest size of an image that is decoded.
+        megapixels: Largest size of an image that is decoded, in megapixels.
         digests: Hash of the content of each file, if known.
     """
 
@@ -156,12 +157,12 @@ class ImageFiles(Dataset[Tensor]):
             raise DamagedImageError(_cannot(path, error)) from error
 
     def identity(self, indices: Tensor) -> bytes:
-        """Return what the images of some indices hold, and how they are decoded."""
+        """Return bytes that identify the content of some images and how they are decoded."""
         held = b"".join(self.digests[i] for i in indices.tolist())
         return f"{self.image_size}x{self.channels} ".encode() + held
 
     def read_all(self, todo: list[int], pixels: Tensor | None) -> dict[int, bytes]:
-        """Read and decode files on all cores, each one once.
+        """Read and decode each of the files once, on all cores.
 
         Args:
             todo: Indices of the files.
@@ -171,7 +172,7 @@ class ImageFiles(Dataset[Tensor]):
             The hash of the content of each file, by its index.
 
         Raises:
-            ValueError: With the names of the files that can't be read.
+            ValueError: If files can't be read; the message names them.
         """
 
         def read(index: int) -> bytes | str:

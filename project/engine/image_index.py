@@ -1,6 +1,6 @@
-"""Which files in a folder are images, which folders are its parts, and what is left out and why.
+"""The images in a folder, the folders of its parts, and the files that are left out and why.
 
-Nothing is left out without being counted.
+No file is left out without being counted.
 """
 
 import os
@@ -16,8 +16,8 @@ from PIL import Image
 
 from .datamodule import Split
 
-# The widely used decoders of Pillow: no other one runs, whatever a file holds. EPS, for example,
-# would be run by Ghostscript.
+# Only these widely used decoders of Pillow run, whatever a file holds. An EPS file, for example, is
+# a program that Ghostscript would run.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "TIFF", "GIF", "PPM", "JPEG2000", "AVIF")
 READ = "JPEG, PNG, WebP, BMP, TIFF, GIF, JPEG 2000, AVIF and PPM"
 # Suffixes of image formats that are not read. A file without a suffix may be an image, too.
@@ -31,7 +31,7 @@ PARTS: dict[str, Split] = {
     **dict.fromkeys(("test", "testing", "tests"), "test"),
 }
 CACHE = ".cache"  # the project's own folder, beside the images
-SHOWN = 4  # suffixes, or folders, that are named
+SHOWN = 4  # most suffixes or folders that a message names
 
 
 @cache
@@ -43,12 +43,12 @@ def suffixes() -> frozenset[str]:
 
 @dataclass
 class Found:
-    """Content of a folder: the images that are read, and how many files are left out and why."""
+    """Content of a folder: the images to read, and the number of files left out, by reason."""
 
     paths: list[Path] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     other_suffixes: Counter[str] = field(default_factory=Counter)
-    doubtful: int = 0  # of those left out, how many may be images
+    doubtful: int = 0  # number of left-out files that may be images
 
     def leave_out(self, reason: str, path: Path) -> None:
         self.left_out[reason] += 1
@@ -61,7 +61,7 @@ class Found:
         self.doubtful += other.doubtful
 
     def reasons(self) -> str:
-        """Say what is left out, for example "hidden 3, other suffix 12 (.heic 10, .txt 2)"."""
+        """Return what is left out, for example "hidden 3, other suffix 12 (.heic 10, .txt 2)"."""
         reasons = self.left_out + Counter({"other suffix": self.other_suffixes.total()})
         ranked = sorted(self.other_suffixes.items(), key=lambda item: (-item[1], item[0]))
         named = [f"{suffix or 'none'} {count}" for suffix, count in ranked[:SHOWN]]
@@ -73,7 +73,7 @@ class Found:
         )
 
     def check(self, folder: Path) -> None:
-        """Refuse a folder most of whose images would not be used."""
+        """Refuse a folder if more of its possible images are left out than used."""
         used = len(self.paths)
         if self.doubtful > used:
             raise ValueError(
@@ -83,7 +83,7 @@ class Found:
 
 
 def scan(folder: Path) -> Found:
-    """Find the images in a folder and in all folders in it, in the order of their paths.
+    """Find the images in a folder and in all folders below it, in the order of their paths.
 
     Raises:
         ValueError: If a folder can't be read.
@@ -105,7 +105,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _scan(folder: Path, found: Found, above: tuple[tuple[int, int], ...]) -> None:
-    """Add the content of a folder; `above` are the folders it lies in, to which a link may lead."""
+    """Add the content of a folder; `above` are its parent folders, to which links may lead."""
     for path in entries(folder):
         if path.name.startswith("."):
             found.left_out["hidden"] += path.name != CACHE
@@ -135,10 +135,10 @@ def _add_file(path: Path, mode: int, found: Found) -> None:
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return what is in a folder, in order.
+    """Return the paths of everything in a folder, sorted.
 
     Raises:
-        ValueError: If it can't be read.
+        ValueError: If the folder can't be read.
     """
     try:
         return sorted(folder.iterdir())
@@ -147,12 +147,12 @@ def entries(folder: Path) -> list[Path]:
 
 
 def folders(folder: Path) -> list[Path]:
-    """Return the visible folders in a folder, in order."""
+    """Return the visible folders in a folder, sorted."""
     return [path for path in entries(folder) if path.name[0] != "." and path.is_dir()]
 
 
 def beside(folder: Path) -> Found:
-    """Find the files that lie in a folder itself, where only folders are expected."""
+    """Find the files directly in a folder in which only folders are expected."""
     found = Found()
     for path in entries(folder):
         if path.name.startswith("."):

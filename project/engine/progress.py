@@ -1,4 +1,4 @@
-"""The progress bars of a training, and the table of its layers."""
+"""The progress bars of a training run, and the table of the network's layers."""
 
 import logging
 import sys
@@ -30,13 +30,13 @@ from .output_internals import ArrangedBar
 from .protocols import HasBatchSize
 from .task import Task
 
-REFRESH_HZ = 5  # Lightning's default is 100
+REFRESH_HZ = 5  # redraws a second; Lightning's default is 100
 
 
 class ImagesPerSecondColumn(ProgressColumn):
     """Training images per second over all processes."""
 
-    max_refresh = 0.5  # seconds
+    max_refresh = 0.5  # seconds between two updates
 
     def __init__(self, trainer: L.Trainer) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class ImagesPerSecondColumn(ProgressColumn):
 
 
 class _Stderr:
-    """The current standard error: while a bar is drawn, rich replaces it."""
+    """Whatever `sys.stderr` is at the moment, since rich replaces it while a bar is drawn."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(text)
@@ -61,7 +61,7 @@ class _Stderr:
 
 
 def _log_above_the_bar() -> None:
-    """Let messages in a terminal push the bar down; otherwise they would tear it apart."""
+    """Let messages in a terminal appear above the bar, where they do not break it up."""
     for name in ("", "lightning.pytorch", "lightning.fabric"):
         for handler in logging.getLogger(name).handlers:
             if not isinstance(handler, logging.StreamHandler) or not sys.stderr.isatty():
@@ -71,7 +71,7 @@ def _log_above_the_bar() -> None:
 
 
 class ProgressBar(ArrangedBar):
-    """Lightning's rich progress bar, with images per second, and the metrics in lines below it."""
+    """Lightning's rich progress bar, with images per second and with the metrics in lines below."""
 
     def __init__(self) -> None:
         super().__init__(refresh_rate=REFRESH_HZ)
@@ -102,7 +102,7 @@ class ProgressBar(ArrangedBar):
 
 
 class LayerTable(RichModelSummary):
-    """Prints the layers that have parameters, and how many."""
+    """Prints the layers that have parameters, and how many parameters each has."""
 
     @staticmethod
     def summarize(
@@ -138,9 +138,9 @@ def shows_progress(trainer: L.Trainer) -> bool:
 
 
 class StepBar(Callback):
-    """Shows steps and loss of a training that is not a run. The bar vanishes at its end."""
+    """Shows the steps and the loss of a short training that is not a run; the bar then vanishes."""
 
-    DELAY_S = 1.0  # a shorter training draws nothing
+    DELAY_S = 1.0  # seconds before the bar is drawn; a shorter training draws nothing
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("steps, loss {task.fields[loss]}"))

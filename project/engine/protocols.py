@@ -1,4 +1,4 @@
-"""What the machinery expects of networks and of data."""
+"""The protocols that the machinery expects networks and data to follow."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,34 +15,34 @@ class HasClasses(Protocol):
 
 
 def class_names_of(data: Any) -> list[str] | None:
-    """Return the names of the classes, if the data have some."""
+    """Return the names of the classes; None if the data have none."""
     return data.class_names if isinstance(data, HasClasses) else None
 
 
 @runtime_checkable
 class HasBatchSize(Protocol):
-    """Data that say how many examples a batch has, over all processes."""
+    """Data with a batch size: the number of examples of a batch over all processes."""
 
     batch_size: int
 
 
 @runtime_checkable
 class HasObjective(Protocol):
-    """A network that says what it is trained for."""
+    """A network that has an objective."""
 
     objective: Objective
-    num_classes: int | None  # outputs, if there are several for each example
+    num_classes: int | None  # number of outputs per example, if there are several
 
 
 @runtime_checkable
 class MakesMetrics(Protocol):
-    """A network that can say which metrics it will have."""
+    """A network that can list the metrics that it will have."""
 
     def make_metrics(self) -> Metrics: ...
 
 
 def objective_of(model: Any, targets: Any) -> Objective | None:
-    """Return what a network is trained for: cross-entropy is assumed if targets are classes."""
+    """Return a network's objective; cross-entropy is assumed if the targets are classes."""
     if isinstance(model, HasObjective):
         return model.objective
     return CrossEntropy() if are_classes(targets) else None

@@ -1,4 +1,4 @@
-"""What a checkpoint holds is put back into a run, or refused with a sentence."""
+"""Error messages for a checkpoint whose content can't be restored into a run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,15 +13,15 @@ CONNECTOR = Path(checkpoint_connector.__file__).resolve()
 
 @contextmanager
 def from_checkpoint(path: str | None, restores: bool = False) -> Iterator[None]:
-    """Say which checkpoint is to blame if a run can't be restored from it.
+    """Turn an error raised while restoring into a ValueError that names the checkpoint.
 
-    A file that was changed by hand, or that another program wrote, may have any value anywhere.
-    What the hooks of a user's own classes raise is left as it is.
+    A file that was changed by hand or written by another program may have any value anywhere.
+    Errors raised by the hooks of a user's own classes pass unchanged.
 
     Args:
         path: Path of the checkpoint, if there is one.
-        restores: Whether everything that is done here is of the checkpoint; else it is what
-            Lightning's connector does to restore it.
+        restores: Whether the whole context restores the checkpoint. Otherwise only errors raised
+            while Lightning's connector restores it count.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""How long a run is, and how many examples an optimiser step has, as far as the trainer knows."""
+"""The length of a run, and the examples of an optimiser step, as far as the trainer knows them."""
 
 import math
 
@@ -12,14 +12,14 @@ from .schedule import Interval
 
 
 def run_length(trainer: L.Trainer, interval: Interval) -> float:
-    """Return the optimiser steps or epochs after which `max_epochs` or `max_steps` ends the run."""
+    """Return the length of a run in optimiser steps or epochs, by `max_epochs` and `max_steps`."""
     limit = trainer.max_epochs
     epochs = math.inf if limit is None or limit < 0 else max(limit, 1)
     if interval == "epoch" and trainer.max_steps < 0:
         return epochs
     trainer.fit_loop.setup_data()
     steps, batches = trainer.estimated_stepping_batches, trainer.num_training_batches
-    steps = steps if steps >= 0 else math.inf  # Lightning's -1
+    steps = steps if steps >= 0 else math.inf  # Lightning's -1 means that there is no limit
     if interval == "step" or math.isinf(batches):
         return steps if interval == "step" else epochs
     per_epoch = math.ceil(batches / trainer.accumulate_grad_batches)
@@ -27,10 +27,10 @@ def run_length(trainer: L.Trainer, interval: Interval) -> float:
 
 
 def examples_per_step(trainer: L.Trainer, data: HasBatchSize) -> int:
-    """Return the examples of an optimiser step; the most, if the last of an epoch has fewer.
+    """Return the number of examples of an optimiser step; the last of an epoch may have fewer.
 
     Raises:
-        ValueError: If the steps differ by design.
+        ValueError: If steps within the epoch are meant to differ.
     """
     if any(isinstance(c, GradientAccumulationScheduler) for c in trainer.callbacks):  # type: ignore[attr-defined]
         raise ValueError(
@@ -40,8 +40,8 @@ def examples_per_step(trainer: L.Trainer, data: HasBatchSize) -> int:
     trainer.fit_loop.setup_data()
     batches = trainer.num_training_batches
     if batches < trainer.accumulate_grad_batches:
-        # Lightning steps at the end of an epoch all the same, but would divide the gradients by
-        # the number of batches that never come.
+        # Lightning takes an optimiser step at the end of the epoch anyway, but would divide the
+        # gradients by the full number of batches, some of which never come.
         rank_zero_info(f"An epoch has {batches:g} batches: no more of them are accumulated.")
         trainer.accumulate_grad_batches = int(batches)
     size = data.batch_size * trainer.accumulate_grad_batches

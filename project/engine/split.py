@@ -1,6 +1,6 @@
-"""Splits into training, validation and test: at random, or by what each image holds.
+"""Splits into training, validation and test, at random or by the content of each image.
 
-The second kind lasts, whatever other images there are.
+In a split by content, an image stays in its part when other images are added or removed.
 
 Legend: N images.
 """
@@ -26,9 +26,9 @@ def at_random(
 
     Args:
         total: Number of examples.
-        train_size: Number of training examples, by default all that are in no other part.
-        val_size: Number of validation examples, or their share if below 1.
-        test_size: Number of test examples, or their share if below 1.
+        train_size: Number of training examples; by default all that are in no other part.
+        val_size: Number of validation examples, or their share if it is below 1.
+        test_size: Number of test examples, or their share if it is below 1.
         split_seed: Random seed of the split.
     """
     val, test = _number(val_size, total), _number(test_size, total)
@@ -57,10 +57,10 @@ def _number(size: int | float, total: int) -> int:
 
 
 def numbers(digests: Sequence[bytes], seed: int) -> Tensor:
-    """Return a number in [0, 1) for each image, float64 (N,), decided by its content and the seed.
+    """Return a number in [0, 1) for each image, float64 (N,), given by its content and the seed.
 
     Args:
-        digests: Hashes of the images' content; copies of an image get the same number.
+        digests: Hashes of the images' content. Copies of an image get the same number.
         seed: Seed of the split.
     """
     key = str(seed).encode()
@@ -73,24 +73,24 @@ def numbers(digests: Sequence[bytes], seed: int) -> Tensor:
 def deal(
     numbers: Tensor, labels: Tensor, shares: Mapping[Split, float], train_size: int | None
 ) -> dict[Split, Tensor]:
-    """Deal out images to training, validation and test by their numbers.
+    """Assign images to training, validation and test by their numbers.
 
     The test set gets the lowest numbers, validation the next ones, and training the others. The
-    parts therefore have their shares within what chance allows, and adding, removing or renaming
-    an image moves no other one. There is one exception, since no class may lack training images: if
-    all images of a class would fall outside training, the one with the highest number is trained
-    on, and an image added to that class later can send it back.
+    parts therefore have their shares up to chance, and adding, removing or renaming an image moves
+    no other image. There is one exception, since no class may lack training images: if all images
+    of a class would fall outside training, the one with the highest number is used for training,
+    and an image added to that class later can move it back.
 
     Args:
         numbers: A number in [0, 1) for each image, float64 (N,).
         labels: Class of each image, int64 (N,).
-        shares: Shares of validation and test.
-        train_size: Number of training images, by default all that are in no other part. The highest
-            one of each class is taken first, then the highest of all, so that a smaller training
-            set is a part of a larger one.
+        shares: Shares of validation and test, from 0 to 1.
+        train_size: Number of training images; by default all that are in no other part. The image
+            with the highest number of each class is taken first, then the highest of all, so that a
+            smaller training set is a part of a larger one.
 
     Returns:
-        Indices of the images of each part, int64, the highest number first.
+        Indices of the images of each part, int64, in descending order of their numbers.
     """
     test, val = shares.get("test", 0.0), shares.get("val", 0.0)
     if not (test >= 0 and val >= 0 and test + val < 1):
@@ -98,7 +98,7 @@ def deal(
         raise ValueError(f"{given}: shares can't be negative, and must add up to less than 1")
     order = numbers.argsort(descending=True, stable=True)
     firsts = _first_of_each(labels[order])
-    # By number and not by image, so that copies of an image stay together.
+    # Compared by number rather than by image, so that copies of an image stay together.
     needed = torch.isin(numbers[order], numbers[order][firsts])
     ranked = numbers[order]
     training = needed | (ranked >= test + val)
@@ -124,14 +124,14 @@ def _too_few(ranked: Tensor, test: float, val: float, total: int) -> str:
 
 
 def _first_of_each(labels: Tensor) -> Tensor:
-    """Return the place of the first example of each class, int64."""
+    """Return the position of the first example of each class, int64."""
     classes, inverse = labels.unique(return_inverse=True)
     places = torch.arange(len(labels))
     return places.new_full((len(classes),), len(labels)).scatter_reduce(0, inverse, places, "amin")
 
 
 def _some(training: Tensor, firsts: Tensor, size: int) -> Tensor:
-    """Mark the first `size` training examples, bool (N,), with one of each class among them."""
+    """Mark the first `size` training examples, bool (N,), including at least one of each class."""
     if not len(firsts) <= size <= training.sum():
         raise ValueError(
             f"train_size {size} does not fit: there are {training.sum()} training images of "

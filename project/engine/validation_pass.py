@@ -1,4 +1,4 @@
-"""A pass over the validation examples for what a validation does not keep: a value per example."""
+"""A pass over the validation examples that keeps a value per example, which validation does not."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,28 +18,28 @@ from .targets import kind
 
 @dataclass(frozen=True)
 class Evaluated:
-    """How a network does on the first N validation examples, in their order."""
+    """Results of a network on the first N validation examples, in their order."""
 
     losses: Tensor  # float32 (N,)
-    classes: Tensor | None = None  # int64 (N,), the predicted ones of a classification
-    probabilities: Tensor | None = None  # float32 (N,), of these classes
+    classes: Tensor | None = None  # int64 (N,), the predicted classes, if there are classes
+    probabilities: Tensor | None = None  # float32 (N,), probabilities of the predicted classes
 
 
 def evaluate(
     trainer: L.Trainer, model: L.LightningModule, objective: Objective, num_batches: int
 ) -> Evaluated:
-    """Evaluate a network, which stays as it is, on the validation batches of a run.
+    """Evaluate a network on the validation batches of a run, without changing it.
 
-    All ranks call this at the same time, each for its share.
+    All ranks call this at the same time, and each evaluates its share.
 
     Raises:
-        ValueError: If the outputs are not those of the objective.
-        RuntimeError: If another rank has failed, on all the others.
+        ValueError: If the outputs do not fit the objective.
+        RuntimeError: If another rank has failed; all other ranks raise it.
     """
     found, failure = torch.zeros(0), None
     try:
         found = _share(trainer, model, objective, num_batches)
-    except Exception as error:  # of the user's network, perhaps on this rank alone
+    except Exception as error:  # the user's network may fail, perhaps on this rank alone
         failure = error
     if not trainer.strategy.reduce_boolean_decision(failure is None):
         raise failure or RuntimeError("another process of the run has failed")
@@ -53,9 +53,9 @@ def evaluate(
 def _share(
     trainer: L.Trainer, model: L.LightningModule, objective: Objective, num_batches: int
 ) -> Tensor:
-    """Return loss, class and probability, float32 (N, 3); zeros for the examples of other ranks."""
+    """Return loss, class and probability, float32 (N, 3), with zeros for other ranks' examples."""
     data: StreamDataModule = trainer.datamodule  # type: ignore[attr-defined]
-    loader: Any = data.val_dataloader()  # another one than the trainer's, which has a position
+    loader: Any = data.val_dataloader()  # a new one, since the trainer's keeps its position
     size = min(len(data.sets["val"][2]), num_batches * loader.batch_size)
     found = torch.zeros(size, 3, dtype=torch.float32, device=model.device)
     own = slice(trainer.global_rank, None, trainer.world_size)
@@ -71,7 +71,7 @@ def _share(
 
 
 def outputs_of(trainer: L.Trainer, model: L.LightningModule, batch: Any) -> tuple[Any, Any]:
-    """Return outputs and targets of a batch, in the run's precision and on its device."""
+    """Return the outputs and the targets of a batch, in the run's precision and on its device."""
     batch = trainer.precision_plugin.convert_input(batch)
     inputs, targets = trainer.strategy.batch_to_device(batch)
     with trainer.precision_plugin.forward_context():
@@ -86,7 +86,7 @@ def _check_logits(outputs: Any) -> None:
 
 @contextmanager
 def evaluating(model: L.LightningModule) -> Iterator[None]:
-    """Put a network into evaluation mode, and each of its modules back into its own."""
+    """Put a network into evaluation mode, and restore the mode of each module afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -1,8 +1,8 @@
-"""Processes that read the examples of a dataset, and that are watched while they do.
+"""Processes that read the examples of a dataset and are monitored while they do.
 
 Each process sends its batches through a socket of its own. Shared memory is not used, since a
-container may have only 64 MB of it. A process that dies closes its socket; one that hangs, or was
-stopped, sends nothing. Either ends the run with a sentence instead of waiting for ever.
+container may have only 64 MB of it. A process that dies closes its socket; one that hangs or was
+stopped sends nothing. In both cases the run ends with an error instead of waiting forever.
 """
 
 import atexit
@@ -25,39 +25,39 @@ from torch.utils.data import Dataset
 
 from .values import stack
 
-# A process sends a sign of life after an image, at most once a second, so that the bound is for one
-# image and a large batch on a slow disk is not taken for a stuck process. The bound is below a
-# minute, and many times what the slowest image takes. The parent waits in slices, of which a
-# suspended machine, or Ctrl-Z and `fg`, uses up one at most.
+# A process sends a sign of life after an image, at most once a second. The time limit is therefore
+# for a single image, and a large batch on a slow disk is not mistaken for a stuck process. The
+# limit is below a minute and many times what the slowest image takes. The parent waits in slices,
+# so that suspending the machine, or Ctrl-Z and `fg`, uses up at most one of them.
 SLICE_S, SLICES = 5.0, 9
 SIGN_EVERY_S = 1.0
 HEADER = struct.Struct("<q")  # length of the pickle that follows; 0 for a sign of life
-ENDS = ("SIGINT", "SIGTERM", "SIGUSR1")  # signals at which the parent saves; it reads on until then
+ENDS = ("SIGINT", "SIGTERM", "SIGUSR1")  # the parent saves at these; until then it needs batches
 
 _workers: set["Worker"] = set()
 
 
 class WorkerError(OSError):
-    """A process that reads images has died, or hangs."""
+    """A process that reads images has died or is stuck."""
 
 
 class Worker:
-    """A process that reads some batches of a dataset, in their order.
+    """A process that reads some of the batches of a dataset, in their order.
 
     Args:
         dataset: Map-style dataset of tensors of one shape, of dicts or of lists of them.
         batches: Indices of the examples of each batch.
-        seed: Seed of the process's random numbers, for datasets that draw some.
+        seed: Seed of the process's random numbers, for datasets that use any.
     """
 
     def __init__(self, dataset: Dataset[Any], batches: list[list[int]], seed: int) -> None:
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(SLICE_S)
         arguments = (dataset, batches, seed, theirs)
-        # Daemonic, so that a parent that fails does not wait for it.
+        # The process is daemonic, so that a parent that fails does not wait for it.
         self._process = multiprocessing.Process(target=_work, args=arguments, daemon=True)
         _workers.add(self)
-        with theirs:  # afterwards the process alone has that end, so that its death closes it
+        with theirs:  # then only the process holds its end, so that its death closes the socket
             self._process.start()
 
     def receive(self) -> Any:
@@ -65,7 +65,7 @@ class Worker:
 
         Raises:
             WorkerError: If the process is dead, or has given no sign of life for 45 s.
-            Exception: What the dataset has raised.
+            Exception: If the dataset raised it in the process.
         """
         while (size := HEADER.unpack(self._read(HEADER.size))[0]) == 0:
             pass
@@ -114,7 +114,7 @@ class Worker:
         )
 
     def end(self) -> None:
-        """Kill the process, even if it is stopped: it has nothing to lose."""
+        """Kill the process, even if it is stopped; it has no state that would be lost."""
         _workers.discard(self)
         self._socket.close()
         if self._process.pid is not None:
@@ -125,13 +125,13 @@ class Worker:
 def read_batches(
     dataset: Dataset[Any], batches: Sequence[list[int]], num_workers: int, seed: int
 ) -> Iterator[Any]:
-    """Yield batches of a dataset in their order, (B, …), read by processes in turn.
+    """Yield the batches of a dataset in their order, (B, …), read by several processes in turn.
 
     Args:
         dataset: Map-style dataset of tensors of one shape, of dicts or of lists of them.
         batches: Indices of the examples of each batch.
         num_workers: Number of processes.
-        seed: Seed of their random numbers, for datasets that draw some.
+        seed: Seed of the processes' random numbers, for datasets that use any.
     """
     workers: list[Worker] = []
     number = min(num_workers, len(batches))
@@ -152,7 +152,7 @@ def read_batches(
 
 
 def lost_reader(error: BaseException) -> str:
-    """Return a sentence about a process that torch's own DataLoader has lost, or nothing."""
+    """Return a sentence about a process that torch's DataLoader has lost, or an empty string."""
     said = " ".join(str(error).split())
     if not re.match(r"DataLoader (worker .* (exited|is killed)|timed out)", said):
         return ""
@@ -162,7 +162,7 @@ def lost_reader(error: BaseException) -> str:
     )
 
 
-# Runs before multiprocessing's own, which waits for ever for a process that was stopped.
+# Runs before multiprocessing's own exit handler, which waits forever for a stopped process.
 @atexit.register
 def _end_all() -> None:
     for worker in list(_workers):
@@ -170,8 +170,8 @@ def _end_all() -> None:
 
 
 def _work(dataset: Dataset[Any], batches: list[list[int]], seed: int, out: socket.socket) -> None:
-    """Read batches and send them; the process's own function."""
-    for other in _workers:  # a forked process has copies of the parent's ends
+    """Read batches and send them. This is what the process runs."""
+    for other in _workers:  # a forked process has copies of the parent's ends of the sockets
         other._socket.close()
     for name in ENDS:
         if hasattr(signal, name):
@@ -198,7 +198,7 @@ def _read_batch(dataset: Dataset[Any], batch: list[int], out: socket.socket) -> 
 
 
 def _each(function: Callable[[Any], Any], values: Any) -> Any:
-    """Apply a function to a tensor or an array, or to each one in a dict or in a list of these."""
+    """Apply a function to a tensor or an array, or to each one in a dict or a list of them."""
     if isinstance(values, dict):
         return {name: function(value) for name, value in values.items()}
     if isinstance(values, list):
@@ -207,7 +207,7 @@ def _each(function: Callable[[Any], Any], values: Any) -> Any:
 
 
 def _sendable(error: Exception) -> Any:
-    """Return the error with this process's traceback, or its text alone if it can't be sent."""
+    """Return the error with this process's traceback, or only its text if it can't be pickled."""
     wrapped = ExceptionWithTraceback(error, error.__traceback__)
     try:
         pickle.loads(pickle.dumps(wrapped))
@@ -225,5 +225,5 @@ def _send(out: socket.socket, content: Any) -> None:
 def _write(out: socket.socket, content: bytes) -> None:
     try:
         out.sendall(content)
-    except ConnectionError:  # the parent has what it wanted, or is dead
+    except ConnectionError:  # the parent needs no more batches, or is dead
         raise SystemExit from None
