@@ -1,4 +1,4 @@
-"""Networks, one file for each, and the objectives that they can be trained for."""
+"""Networks, one per file, and the objectives that they can be trained for."""
 
 from project.engine.objective import Objective
 from project.engine.task import Task

@@ -1,4 +1,4 @@
-"""A small network that learns CIFAR-10 in few epochs, after Keller Jordan's arXiv:2404.00498."""
+"""A small network that learns CIFAR-10 in a few epochs, after Keller Jordan's arXiv:2404.00498."""
 
 import re
 from itertools import pairwise
@@ -12,20 +12,20 @@ from project.engine.internals import trainer_of
 from project.engine.task import Task
 from project.models.resnet import conv3x3, fastest_format
 
-EXAMPLES = 5000  # whose patches are whitened
-DIVISOR = 9  # of the logits, so that the untrained loss is near ln C
-VARIANCE = 5e-4  # added to that of each direction, so that none is blown up
+EXAMPLES = 5000  # number of training images from whose patches the whitening is computed
+DIVISOR = 9  # divides the logits, so that the untrained loss is near ln C
+VARIANCE = 5e-4  # added to the variance of each direction, so that none is amplified too much
 
 
 class Stage(nn.Module):
-    """Two 3×3 convolutions, of which the first halves the image."""
+    """Two 3×3 convolutions, with a pooling after the first that halves height and width."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
         self.conv1, self.bn1 = conv3x3(in_channels, out_channels), nn.BatchNorm2d(out_channels)
         self.conv2, self.bn2 = conv3x3(out_channels, out_channels), nn.BatchNorm2d(out_channels)
         for conv in (self.conv1, self.conv2):
-            nn.init.dirac_(conv.weight[: conv.in_channels])  # passes on what comes in
+            nn.init.dirac_(conv.weight[: conv.in_channels])  # the identity on the input channels
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.gelu(self.bn1(F.max_pool2d(self.conv1(x), 2)))
@@ -35,17 +35,18 @@ class Stage(nn.Module):
 class FastNet(Task):
     """Whitened 2×2 patches, three stages of two convolutions: 1,972,504 parameters.
 
-    The first layer is not trained. It is computed from training images at the start of `fit`, and
+    The first layer is not trained. It is computed from training images at the start of `fit` and
     saved with the weights.
 
     Args:
-        width: Channels of the first stage; the others have four times as many.
-        whiten: Whether the patches are whitened, or go through as they are.
-        bias_lr: Learning rate of the normalisation's biases, as a multiple of the others'.
+        width: Number of channels of the first stage; the others have four times as many.
+        whiten: Whether the patches are whitened; otherwise they are used as they are.
+        bias_lr: Learning rate of the normalisation's biases, as a multiple of the learning rate of
+            the other parameters.
         mirror: Whether validation and test average the logits of an image and of its mirror image.
-        in_channels: Channels of an image; the command line takes it from the data.
-        num_classes: Number of outputs; from the data as well.
-        kwargs: Options of every network.
+        in_channels: Number of channels of an image; the command line takes it from the data.
+        num_classes: Number of outputs; the command line takes it from the data.
+        kwargs: Options that every network has.
     """
 
     def __init__(

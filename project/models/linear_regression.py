@@ -13,7 +13,7 @@ class LinearRegression(Task):
 
     Args:
         num_features: Number of features of an example; the command line takes it from the data.
-        kwargs: Options of every network.
+        kwargs: Options that every network has.
     """
 
     default_objective = SquaredError

@@ -15,13 +15,14 @@ class MLP(Task):
     """784-256-128-10 with batch normalisation, ReLU and dropout: 235,914 parameters.
 
     Args:
-        hidden_sizes: Units of each hidden layer.
-        dropout: Share of the units that is dropped in training, after each hidden layer.
+        hidden_sizes: Number of units of each hidden layer.
+        dropout: Share of the units that are dropped in training after each hidden layer.
         norm: Normalisation before each ReLU, over the batch or over the layer.
-        in_channels: Channels of an image; the command line takes it from the data.
-        image_size: Height and width of an image, in pixels; from the data as well.
-        num_classes: Number of outputs; from the data as well.
-        kwargs: Options of every network.
+        in_channels: Number of channels of an image; the command line takes it from the data.
+        image_size: Height and width of an image, in pixels; the command line takes it from the
+            data.
+        num_classes: Number of outputs; the command line takes it from the data.
+        kwargs: Options that every network has.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Objectives: what a network can be trained for, beside cross-entropy.
+"""Objectives that a network can be trained for, besides cross-entropy.
 
-A new one is a class here that defines `losses`, and is given by its name:
+To add one, write a class here that defines `losses`, and select it by its name:
 `--model.objective FocalLoss --model.objective.gamma 2`.
 
 Legend: N examples, K classes or labels, H height, W width.
@@ -31,12 +31,12 @@ __all__ += ["SquaredError"]
 
 
 class FocalLoss(Classification):
-    """Cross-entropy that counts well classified examples less, arXiv:1708.02002.
+    """Cross-entropy in which well-classified examples count less (arXiv:1708.02002).
 
     Args:
-        gamma: Power of the probability of all other classes by which a loss is multiplied; 0 gives
-            cross-entropy.
-        class_weights: Factor of the training loss of each class.
+        gamma: Exponent of the factor (1 - p)^gamma on the loss of an example whose true class has
+            probability p; 0 gives cross-entropy.
+        class_weights: Factor on the training loss of each class.
     """
 
     def __init__(self, gamma: float = 2.0, class_weights: Sequence[float] | None = None) -> None:
@@ -65,12 +65,12 @@ class FocalLoss(Classification):
 
 
 class BinaryCrossEntropy(Objective):
-    """Several labels for each example, each present or not: the mean over its labels.
+    """Several labels per example, each present or absent; the loss is the mean over the labels.
 
     Outputs are logits, float (N, K); targets are 0 or 1, (N, K).
 
     Args:
-        pos_weight: Factor of the training loss of each label where it is present.
+        pos_weight: Factor on the training loss of each label in the examples that have it.
     """
 
     def __init__(self, pos_weight: Sequence[float] | None = None) -> None:
@@ -102,7 +102,7 @@ class BinaryCrossEntropy(Objective):
         return [named(p) + ("" if p.equal(t) else f"\ntrue: {named(t)}") for p, t in pairs]
 
     def metrics(self, num_classes: int | None) -> Metrics:
-        return {"f1": MultilabelF1Score(num_classes)} if num_classes else {}  # mean over labels
+        return {"f1": MultilabelF1Score(num_classes)} if num_classes else {}  # mean over the labels
 
     def labels(self, targets: Tensor) -> Tensor:
         return targets.long()
@@ -119,14 +119,14 @@ class BinaryCrossEntropy(Objective):
 
 
 class Regression(Objective):
-    """One number or several for each example: outputs and targets are (N,), (N, 1) or (N, K).
+    """One or several numbers per example: outputs and targets are (N,), (N, 1) or (N, K).
 
-    A concrete class defines `errors`.
+    Subclasses define `errors`.
     """
 
     @abstractmethod
     def errors(self, values: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each number, in the shape of the values."""
+        """Return the loss of each number, with the same shape as `values`."""
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         values, targets = self.predictions(outputs), self.labels(targets)
@@ -138,7 +138,7 @@ class Regression(Objective):
         return self.errors(values, targets.to(values)).view(len(values), -1).mean(1)
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Return the values, float (N,) if there is one for each example, else (N, K)."""
+        """Return the values, float (N,) if there is one per example, otherwise (N, K)."""
         return outputs.squeeze(1) if outputs.ndim == 2 else outputs
 
     def labels(self, targets: Tensor) -> Tensor:
@@ -163,10 +163,11 @@ class SquaredError(Regression):
 
 
 class Huber(Regression):
-    """Squared error near the target, absolute error far from it.
+    """Huber loss: squared error near the target, absolute error far from it.
 
     Args:
-        delta: Distance from the target at which one turns into the other, in the targets' unit.
+        delta: Distance from the target at which the squared error becomes the absolute error, in
+            the unit of the targets.
     """
 
     def __init__(self, delta: float = 1.0) -> None:
@@ -180,7 +181,7 @@ class Huber(Regression):
 
 
 class PixelCrossEntropy(Objective):
-    """A class for each pixel: the mean of the cross-entropy over the pixels of each image.
+    """One class per pixel; the loss is the mean cross-entropy over the pixels of each image.
 
     Outputs are logits, float (N, K, H, W); targets are classes, int64 (N, H, W).
 
