@@ -1,6 +1,6 @@
-"""The list of what a run has. Each line is an option, too: `--pictures null` leaves it out.
+"""The list of a run's callbacks. Each line is also an option: `--pictures null` leaves one out.
 
-To add a callback or a picture of your own, write it in a file of this folder, as in
+To add a callback or a picture of your own, write it in a file in this folder, as in
 `histograms.py`, and add a line to the list.
 """
 
@@ -29,12 +29,14 @@ class Callbacks:
     """What a run has, in this order; null leaves one out.
 
     Args:
-        early_stopping: Stops when the monitored metric no longer improves; by default never.
-        finite_check: Stops at the first training loss that is NaN or infinite.
-        lr_monitor: Logs the learning rate.
-        step_monitor: Logs the gradient norm and the images per second.
-        curves: Draws curves.png from metrics.csv.
-        pictures: Draws the predictions for the validation images.
+        early_stopping: Callback that stops the run when the monitored metric no longer improves;
+            by default there is none.
+        finite_check: Callback that stops the run at the first training loss that is NaN or
+            infinite.
+        lr_monitor: Callback that logs the learning rate.
+        step_monitor: Callback that logs the gradient norm and the images per second.
+        curves: Callback that draws curves.png from metrics.csv.
+        pictures: Callback that draws the predictions for the validation images.
     """
 
     early_stopping: EarlyStopping | None = None
@@ -45,7 +47,7 @@ class Callbacks:
     pictures: PredictionGrid | None = lazy_instance(PredictionGrid)
 
 
-# What tests and notebooks take from here, and what `--trainer.callbacks+` finds by its short name.
+# Tests and notebooks import these from here, and `--trainer.callbacks+` finds them by short name.
 __all__ = ["BestCheckpoint", "Callbacks", "CurvesMonitor", "EarlyStopping", "FiniteCheck"]
 __all__ += ["InitLossCheck", "LastCheckpoint", "MonitorCheck", "OverfitOneBatch", "PredictionGrid"]
 __all__ += ["ProgressBar", "RNGState", "RestoreBest", "RunRecord", "StepMonitor"]

@@ -1,4 +1,4 @@
-"""A callback of one's own, as an example: histograms of the weights in TensorBoard."""
+"""An example of a callback of your own: histograms of the weights in TensorBoard."""
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
@@ -13,7 +13,7 @@ class WeightHistogramMonitor(Harmless, Callback):
     """Shows a histogram of each parameter in TensorBoard.
 
     Args:
-        every_n_epochs: Epochs from one histogram to the next.
+        every_n_epochs: Number of epochs from one histogram to the next.
     """
 
     def __init__(self, every_n_epochs: int = 1) -> None:
@@ -28,7 +28,7 @@ class WeightHistogramMonitor(Harmless, Callback):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero or (trainer.current_epoch + 1) % self.every_n_epochs:
             return
-        step = trainer.global_step - 1  # the step of train/loss in this epoch
+        step = trainer.global_step - 1  # the step at which this epoch's train/loss is logged
         for logger in [] if self.given_up else tensorboards(trainer):
             with self.harmless("histograms of the weights"):
                 for name, parameter in pl_module.named_parameters():

@@ -36,22 +36,22 @@ from project.engine.targets import kind
 from project.engine.validation_pass import evaluate, evaluating, outputs_of
 from project.reports.curves import CURVES, draw_curves, save_figure
 
-FIRST_AFTER_S = 10.0  # a short run needs no curves before its end
-COST_FACTOR = 100  # times the cost of a drawing pass before the next one
+FIRST_AFTER_S = 10.0  # seconds until the first drawing; a short run needs none before its end
+COST_FACTOR = 100  # a drawing is followed by a pause of this many times its duration
 
 
 class PredictionGrid(Harmless, Callback):
     """Draws `predictions.png`, `confusion.png` and `hardest.png` of the validation examples.
 
-    They are in the run folder and in each logger that takes images, as `val/predictions`,
-    `val/confusion` and `val/hardest`. The examples are evaluated in a pass of its own, which leaves
-    the run as it was. Nothing is drawn without the validation examples of an `ImageDataModule`, and
-    the confusion of classes only if there are some. An error costs a warning and the pictures, and
-    not the run.
+    They are written to the run folder and to each logger that accepts images, as `val/predictions`,
+    `val/confusion` and `val/hardest`. The examples are evaluated in a separate pass, which does not
+    change the run. Nothing is drawn without the validation examples of an `ImageDataModule`, and
+    the confusion matrix is drawn only if there are classes. An error causes a warning and loses the
+    pictures, but does not end the run.
 
     Args:
-        every_n_epochs: Epochs between the drawings; 0 draws at the end alone. At the end they are
-            of the best epoch, if RestoreBest restores it.
+        every_n_epochs: Number of epochs between drawings; 0 draws only at the end. The drawings at
+            the end are of the best epoch, if RestoreBest restores it.
     """
 
     def __init__(self, every_n_epochs: int = 0) -> None:
@@ -63,15 +63,15 @@ class PredictionGrid(Harmless, Callback):
         if self.every_n_epochs and (trainer.current_epoch + 1) % self.every_n_epochs == 0:
             self._draw(trainer, pl_module, f"after {trainer.current_epoch + 1} epochs")
 
-    # Not at `on_fit_end`, when Lightning has moved the model off its device.
+    # At `on_fit_end`, Lightning would already have moved the model off its device.
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         end = find_restored(trainer)
         self._draw(trainer, pl_module, end.weights if end else "last weights")
 
     def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule, title: str) -> None:
         if not trainer.strategy.reduce_boolean_decision(not self.given_up):
-            return  # on all ranks, since they evaluate together
-        run = run_folder(trainer)  # for which all of them may have to ask rank 0
+            return  # all ranks return here, since they evaluate together
+        run = run_folder(trainer)  # called on all ranks, since they may have to ask rank 0
         with self.harmless("pictures of predictions"):
             said = predict_validation(trainer, pl_module)
             if said is not None and trainer.is_global_zero:
@@ -88,14 +88,14 @@ class PredictionGrid(Harmless, Callback):
         for name, figure in figures.items():
             png = save_figure(figure, run / f"{name}.png")
             for logger in trainer.loggers:
-                log_figure(logger, f"val/{name}", png, trainer.global_step - 1)  # as the metrics
+                log_figure(logger, f"val/{name}", png, trainer.global_step - 1)  # like the metrics
 
 
 class CurvesMonitor(Harmless, Callback):
-    """Draws `curves.png` in the run folder while the run goes on, from its `metrics.csv`.
+    """Draws `curves.png` in the run folder from its `metrics.csv` while the run is training.
 
-    After the first drawing, it takes no more than 1 % of the run's time. In a notebook the newest
-    curves are shown below the cell as well.
+    After the first drawing, it takes at most 1 % of the run's time. In a notebook, the newest
+    curves are also shown below the cell.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class CurvesMonitor(Harmless, Callback):
 
     def _show(self, png: bytes) -> None:
         shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-        if getattr(shell, "kernel", None) is None:  # no notebook
+        if getattr(shell, "kernel", None) is None:  # not a notebook
             return
         ipython = importlib.import_module("IPython.display")
         image = ipython.Image(png)
@@ -141,13 +141,13 @@ class CurvesMonitor(Harmless, Callback):
 
 
 def run_folder(trainer: L.Trainer) -> Path:
-    """The folder of the run record, or where Lightning's first logger writes."""
+    """Return the folder of the run record, or else the one that Lightning's first logger uses."""
     record = find_record(trainer)
     return record.run if record else Path(trainer.log_dir or trainer.default_root_dir)
 
 
 def monitored(trainer: L.Trainer) -> str:
-    """The metric of the best checkpoint, or val/loss."""
+    """Return the metric that the best checkpoint is chosen by, or else val/loss."""
     names = (c.monitor for c in trainer.checkpoint_callbacks if isinstance(c, BestCheckpoint))
     return next(filter(None, names), "val/loss")
 
@@ -156,10 +156,10 @@ def predict_validation(trainer: L.Trainer, model: L.LightningModule) -> Predicti
     """Evaluate a network on the run's validation images; all ranks call this together.
 
     Returns:
-        None without validation images.
+        The predictions, or None if there are no validation images.
 
     Raises:
-        ValueError: If nothing says what the network is trained for.
+        ValueError: If the network's objective is unknown.
     """
     data = trainer.datamodule  # type: ignore[attr-defined]
     num_batches = int(sum(trainer.num_val_batches))
@@ -185,7 +185,7 @@ def predict_validation(trainer: L.Trainer, model: L.LightningModule) -> Predicti
 def _captions(
     trainer: L.Trainer, model: L.LightningModule, objective: Objective, shown: list[int]
 ) -> dict[int, tuple[str, bool | None]]:
-    """Return what is predicted for some validation images, and whether it is right."""
+    """Return the captions of some validation images, by index, and whether they are right."""
     data: ImageDataModule = trainer.datamodule  # type: ignore[attr-defined]
     with evaluating(model):
         outputs, targets = outputs_of(trainer, model, data.pick("val", shown))

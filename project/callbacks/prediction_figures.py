@@ -1,4 +1,4 @@
-"""What a model says of images, in figures.
+"""Figures of a model's predictions for images.
 
 Legend: N examples, K classes.
 """
@@ -17,24 +17,24 @@ from torchmetrics.functional.classification import multiclass_confusion_matrix
 from project.engine.image_datamodule import ImageDataModule
 from project.runs.files import readable
 
-SHOWN = 24  # images of a figure
-DIGIT = 0.64  # width of a digit by the size of the font
-NAME = 16  # characters of a class name; longer ones lose their middle
+SHOWN = 24  # most images in a figure
+DIGIT = 0.64  # width of a digit as a multiple of the font size
+NAME = 16  # most characters of a class name; longer names lose their middle
 RIGHT = ("✓", "#0072B2", 1.0)  # sign, colour and width of the frame, in points
-WRONG = ("✗", "#D55E00", 4.0)  # told apart without colours too
+WRONG = ("✗", "#D55E00", 4.0)  # differs from RIGHT even without colours
 SIGNS = "✓ right, ✗ wrong"
 LEGEND = f"{SIGNS}: predicted class and its probability"
 
 
 class Predictions(Protocol):
-    """What a network predicts for the first N validation examples, in their order."""
+    """Predictions of a network for the first N validation examples, in their order."""
 
     @property
     def losses(self) -> Tensor:
         """The loss of each example, float32 (N,)."""
 
     def caption(self, i: int, class_names: Sequence[str]) -> tuple[str, bool | None]:
-        """Return what is predicted for an example, and whether it is right, if anything tells."""
+        """Return the prediction for an example in words, and whether it is right, if defined."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ClassPredictions:
 
 @dataclass(frozen=True)
 class OtherPredictions:
-    """Predictions that are not classes, as text for the examples that are shown."""
+    """Predictions that are not classes, as captions of the examples that are drawn."""
 
     losses: Tensor  # float32 (N,)
     captions: dict[int, tuple[str, bool | None]]
@@ -68,25 +68,25 @@ class OtherPredictions:
 
 
 def spread(losses: Tensor) -> list[int]:
-    """Return examples at equal distances in the set: the same ones for each network."""
+    """Return the indices of evenly spaced examples, which are the same for each network."""
     count = min(SHOWN, len(losses))
     return [i * len(losses) // count for i in range(count)]
 
 
 def hardest(losses: Tensor) -> list[int]:
-    """Return the examples with the highest loss, the highest first."""
+    """Return the indices of the examples with the highest loss, in descending order of loss."""
     return losses.argsort(descending=True)[:SHOWN].tolist()
 
 
 def draw_grid(said: Predictions, data: ImageDataModule, title: str) -> Figure:
-    """Draw some validation images, the same ones for each network."""
+    """Draw some validation images with their captions; they are the same for each network."""
     shown = spread(said.losses)
     heading = f"{len(shown)} of {len(said.losses):,} validation images; {title}"
     return _draw_images(said, data, shown, heading, losses=False)
 
 
 def draw_hardest(said: Predictions, data: ImageDataModule, title: str) -> Figure:
-    """Draw the validation images with the highest loss, the highest first."""
+    """Draw the validation images with the highest loss, in descending order of loss."""
     shown = hardest(said.losses)
     share = said.losses[shown].sum() / said.losses.sum()
     total = len(said.losses)
@@ -115,7 +115,7 @@ def _draw_images(
 
 
 def draw_photos(images: Sequence[Tensor], said: Sequence[tuple[str, float]], total: int) -> Figure:
-    """Some of all photos, uint8 (C, H, W), with class and probability."""
+    """Draw some of a total of photos, each uint8 (C, H, W), with its class and probability."""
     figure, grid = _grid(images, height=2.2)
     for axes, name, (_, probability) in zip(
         grid, short_names(n for n, _ in said), said, strict=True
@@ -126,7 +126,9 @@ def draw_photos(images: Sequence[Tensor], said: Sequence[tuple[str, float]], tot
 
 
 def _grid(images: Sequence[Tensor], height: float) -> tuple[Figure, list[Axes]]:
-    """Draw images, uint8 (C, H, W), of so many inches: in colour if C is 3, else channel 0."""
+    """Draw images, uint8 (C, H, W), in rows of this height in inches: in colour if C is 3, else
+    channel 0.
+    """
     rows = math.ceil(len(images) / 6)
     columns = math.ceil(len(images) / rows)
     figure = Figure(figsize=(max(1.75 * columns, 7), height * rows + 0.5), layout="compressed")
@@ -142,7 +144,7 @@ def _grid(images: Sequence[Tensor], height: float) -> tuple[Figure, list[Axes]]:
 
 
 def draw_confusion(said: ClassPredictions, class_names: list[str], title: str) -> Figure:
-    """How often each class is taken for each: shares as shades, counts where they fit."""
+    """Draw how often each class is predicted as each: shares as shades, counts if they fit."""
     num_classes = len(class_names)
     counts = multiclass_confusion_matrix(said.classes, said.labels, num_classes)  # (K, K)
     shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
@@ -150,7 +152,7 @@ def draw_confusion(said: ClassPredictions, class_names: list[str], title: str) -
     cell = 72 * side / num_classes  # points
     figure = Figure(figsize=(side + 2.4, side + 1.9), layout="compressed")
     axes = figure.add_subplot()
-    norm = PowerNorm(0.5, vmin=0, vmax=1)  # so that a confusion of 1 % can be seen
+    norm = PowerNorm(0.5, vmin=0, vmax=1)  # makes a confusion of 1 % visible
     picture = axes.imshow(shares.numpy(), cmap="Blues", norm=norm)
     size = min(10.0, 0.6 * cell)
     for i, j in counts.nonzero().tolist():
@@ -173,7 +175,7 @@ def draw_confusion(said: ClassPredictions, class_names: list[str], title: str) -
 
 
 def short_names(names: Iterable[str]) -> list[str]:
-    """Names of at most 16 characters: begin and end of a longer one tell more than its middle."""
+    """Return the names; those over 16 characters lose their middle, which tells the least."""
     keep = NAME - 7
     names = map(readable, names)
     return [n if len(n) <= NAME else f"{n[:keep]}…{n[-6:]}" for n in names]
