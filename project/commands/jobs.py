@@ -1,6 +1,6 @@
 """Training runs as child processes: each seed is trained once, by whichever process gets to it.
 
-Children of a parent that was killed continue. The next call waits for them, as it does for those
+If a parent is killed, its children continue. The next call waits for them, as it does for the runs
 of other machines that share the folder.
 """
 
@@ -18,21 +18,21 @@ from .children import Children
 from .device_shares import environment, visible_gpus
 from .job import ELSEWHERE, INTERRUPTED, Job, Status, fit_command, status_at_end
 
-POLL_S = 1.0  # between looks at a run that another process is training
+POLL_S = 1.0  # seconds between two looks at a run that another process is training
 
 Show = Callable[[Job, Status], None]
 
 
 def run_jobs(jobs: Sequence[Job], number: int, show: Show) -> tuple[list[Status], int]:
-    """Run all jobs; those that other processes are training come last, and are waited for.
+    """Run all jobs, and wait at the end for those that other processes are training.
 
     Args:
         jobs: Jobs, in their order.
-        number: Number of trainings at a time.
+        number: Number of jobs that train at the same time.
         show: Function that is called, from several threads, when the status of a job changes.
 
     Returns:
-        The last status of each job, and the signal that has stopped them before their end, or 0.
+        The last status of each job, and the number of the signal that stopped them early, or 0.
     """
     children = Children()
     worker = _Worker(children, number, show)
@@ -45,7 +45,7 @@ def run_jobs(jobs: Sequence[Job], number: int, show: Show) -> tuple[list[Status]
     with (
         children.stopped_by_signals(),
         ThreadPoolExecutor(number) as pool,
-        children.stopped_by_errors(),  # else the pool would wait for their end
+        children.stopped_by_errors(),  # otherwise the pool would wait until they finish
     ):
         found = run_all(jobs, waits=False)
         others = [i for i, status in enumerate(found) if status == ELSEWHERE]
@@ -56,7 +56,7 @@ def run_jobs(jobs: Sequence[Job], number: int, show: Show) -> tuple[list[Status]
 
 
 class _Worker:
-    """Runs one job, in each of several threads."""
+    """A callable that runs one job; several threads call it at the same time."""
 
     def __init__(self, children: Children, number: int, show: Show) -> None:
         self.children, self.number, self.show = children, number, show
@@ -66,7 +66,7 @@ class _Worker:
             self.slots.put(slot)
 
     def run(self, job: Job, waits: bool) -> Status:
-        with self.children.stopped_by_errors():  # at once: no other job starts
+        with self.children.stopped_by_errors():  # stops them at once, so that no other job starts
             if self.children.stopping.is_set():
                 return INTERRUPTED
             status = _unless_elsewhere(job, self.train)
@@ -80,7 +80,7 @@ class _Worker:
             return status
 
     def train(self, job: Job, resumed: Record | None) -> Status:
-        slot = self.slots.get()  # one is free, since there are as many as threads
+        slot = self.slots.get()  # one is always free, since there are as many slots as threads
         try:
             self.show(job, Status("training"))
             share = environment(slot, self.number, self.gpus, job.variant.devices)

@@ -1,4 +1,4 @@
-"""Values of the right type that cannot be meant, and what is refused because of them."""
+"""Checks that refuse values of the right type that cannot be meant."""
 
 import inspect
 import math
@@ -32,7 +32,7 @@ HIGHEST = {"seed_everything": 2**32 - 1}
 
 
 def check_limits(config: dict[str, Any]) -> None:
-    """Refuse numbers that no option can mean, and a name that leads out of the folder of runs.
+    """Refuse numbers that make no sense for any option, and a name outside the folder of runs.
 
     Args:
         config: Configuration of a command, in plain types.
@@ -54,7 +54,7 @@ def check_limits(config: dict[str, Any]) -> None:
 
 
 def _check_null(name: str, spec: dict[str, Any]) -> None:
-    """Refuse null for an argument whose type has no None, which jsonargparse passes on."""
+    """Refuse null for an argument whose type excludes None, which jsonargparse lets through."""
     kind = import_object(spec["class_path"])
     inits = [vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base)]
     parameters: dict[str, inspect.Parameter] = {}
@@ -84,7 +84,7 @@ def _check_number(name: str, number: float) -> None:
 
 
 def check_callbacks(callbacks: Iterable[Callback]) -> None:
-    """Refuse callbacks that train with other settings than those that the config records."""
+    """Refuse callbacks that train with settings other than those that the config records."""
     for callback in callbacks:
         name = type(callback).__name__
         if isinstance(callback, BatchSizeFinder):

@@ -1,7 +1,7 @@
-"""Whether the outcome of `test` or `predict` is the run's own result, and where it is kept.
+"""Decides whether the outcome of `test` or `predict` is the run's own result, and keeps it.
 
 A result is the run's own if it was measured with the best checkpoint on the whole test set of the
-data that the run was trained on. The folder of the data may have changed.
+data that the run was trained on. The data may be in another folder by now.
 """
 
 from dataclasses import replace
@@ -21,16 +21,16 @@ from ..runs.summary import record_test
 def not_of_the_run(
     run: Path, checkpoint: Path, config: dict[str, Any], limit: int | float | None, data: Any
 ) -> str:
-    """Return why a result is not the run's own, or nothing if it is.
+    """Return why a result is not the run's own, or an empty string if it is.
 
     Args:
         run: Run folder.
         checkpoint: Path of the checkpoint that was measured.
         config: Configuration of this command, in plain types.
-        limit: Number, or share, of the batches that were measured.
-        data: Data module, set up.
+        limit: Number of the batches that were measured, or their share if it is a float.
+        data: Data module, after `setup`.
     """
-    whole = limit is None or (isinstance(limit, float) and limit == 1)  # 1 is one batch
+    whole = limit is None or (isinstance(limit, float) and limit == 1)  # the int 1 is one batch
     if not whole or config["trainer"]["fast_dev_run"] or checkpoint.name != BEST.name:
         return "it is not of the best checkpoint on the whole test set"
     then, now = (dict(flatten(c["data"], "data")) for c in (read_config(run), config))
@@ -53,7 +53,7 @@ def keep_test(run: Path, other: str, metrics: dict[str, float], data: L.Lightnin
 
     Args:
         run: Run folder.
-        other: Reason why they are not, from `not_of_the_run`.
+        other: Reason why they are not the run's own, from `not_of_the_run`.
         metrics: Value of each metric, by name.
         data: Data module that was tested on.
 
@@ -70,7 +70,7 @@ def keep_test(run: Path, other: str, metrics: dict[str, float], data: L.Lightnin
 
 
 def remember(run: Path, data: Any) -> None:
-    """Keep the hash of the test examples in the run record, to recognise them later."""
+    """Write the hash of the test examples into the run record, to recognise them later."""
     record = read_record(run)
     if isinstance(data, StreamDataModule) and record.test_sha256 is None:
         write_record(replace(record, test_sha256=data.hash_of("test")))

@@ -1,4 +1,4 @@
-"""Predictions as CSV.
+"""Predictions, written as CSV if they form a table.
 
 Legend: N examples, K classes.
 """
@@ -25,8 +25,8 @@ from ..reports.curves import save_figure
 from ..runs.files import write_rows, write_whole
 from ..runs.folder import PREDICTIONS
 
-TOP = 5  # classes of a photo
-COLUMNS = 1000  # of a table of outputs; those of more are saved as they are
+TOP = 5  # number of classes listed for a photo
+COLUMNS = 1000  # most columns of a table; wider outputs are saved as they are
 PHOTOS = "images.csv"
 WHOLE = "predictions.pt"  # a list of batches, or one tensor (N, ...)
 
@@ -34,19 +34,20 @@ WHOLE = "predictions.pt"  # a list of batches, or one tensor (N, ...)
 def write_outputs(
     folder: Path, batches: Sequence[Any], data: Any, objective: Objective | None = None
 ) -> Path:
-    """Write what `predict_step` gave for each batch, in the order of the data.
+    """Write what `predict_step` returned for each batch, in the order of the data.
 
-    Outputs (N,) or (N, K) are a table: `images.csv` of photos, else `predictions.csv`, with targets
-    and class names if the data have them. All others are saved as they are, in `predictions.pt`.
+    Outputs of shape (N,) or (N, K) become a table, with targets and class names if the data have
+    them: `images.csv` for photos, otherwise `predictions.csv`. All others are saved as they are, in
+    `predictions.pt`.
 
     Args:
-        folder: Folder of the file.
+        folder: Folder that the file is written to.
         batches: Outputs of each batch.
         data: Data module whose examples were predicted.
-        objective: What the network was trained for; by default it is told by the outputs.
+        objective: Objective of the network; by default it is inferred from the outputs.
 
     Returns:
-        The file.
+        The path of the file.
 
     Raises:
         ValueError: If there are no outputs.
@@ -77,7 +78,7 @@ def write_outputs(
 
 
 def joined(batches: Sequence[Any]) -> Tensor | None:
-    """Return all outputs as one tensor, (N, ...), if they are tensors that differ in N alone."""
+    """Return all outputs as one tensor, (N, ...), if they are tensors that differ only in N."""
     if not batches or not all(isinstance(batch, Tensor) and batch.ndim for batch in batches):
         return None
     return torch.cat([*batches]) if len({batch.shape[1:] for batch in batches}) == 1 else None
@@ -90,7 +91,7 @@ def write_columns(path: Path, outputs: Tensor, names: Sequence[str]) -> None:
 
 
 def write_labels(path: Path, outputs: Tensor, targets: Tensor, names: Sequence[str]) -> None:
-    """Write the output for each label and its target, both (N, K), of each test example as CSV."""
+    """Write each test example's outputs and targets for all labels, both (N, K), as CSV."""
     header = ["index", *names, *(f"true {name}" for name in names)]
     pairs = zip(_written(outputs), _written(targets[: len(outputs)]), strict=True)
     write_rows(path, [header, *([i, *row, *truth] for i, (row, truth) in enumerate(pairs))])
@@ -118,7 +119,7 @@ def _written(values: Tensor) -> list[list[str]]:
 
 
 def write_whole_outputs(folder: Path, batches: Sequence[Any], outputs: Tensor | None) -> Path:
-    """Save outputs that are no table, each batch as it is or all together, and say so."""
+    """Save outputs that are not a table, batch by batch or as one tensor, and say so."""
     what = "no tensors of one shape" if outputs is None else kind(outputs)
     print(f"{PREDICTIONS} is not written, since the outputs ({what}) are not a table.")
     path = folder / WHOLE
@@ -131,11 +132,11 @@ def write_whole_outputs(folder: Path, batches: Sequence[Any], outputs: Tensor | 
 def write_predictions(path: Path, probabilities: Tensor, data: ImageDataModule) -> None:
     """Write label, class and probability of each test image as CSV, in the order of the data.
 
-    The last column is the path of each image, relative to the data's root, if it is of a file.
+    If the images are files, the last column is the path of each one, relative to the data's root.
 
     Args:
         path: Path of the CSV file.
-        probabilities: Float (N, num_classes).
+        probabilities: Probabilities of the classes, float (N, K).
         data: Data module whose test images were predicted.
     """
     _, labels, indices = data.sets["test"]
@@ -152,7 +153,7 @@ def write_predictions(path: Path, probabilities: Tensor, data: ImageDataModule) 
 
 
 def write_values(path: Path, values: Tensor, targets: Tensor) -> None:
-    """Write target and predicted value, float (N,), of each test example as CSV, in their order."""
+    """Write target and predicted value, both float (N,), of each test example as CSV, in order."""
     pairs = zip(targets[: len(values)].tolist(), values.tolist(), strict=True)
     rows = [[i, *(f"{value:.6g}" for value in pair)] for i, pair in enumerate(pairs)]
     write_rows(path, [["index", "target", "prediction"], *rows])
@@ -162,7 +163,7 @@ def write_photos(folder: Path, probabilities: Tensor, data: PhotosDataModule) ->
     """Write `images.csv`, draw `images.png`, and name on stderr the photos that are in neither."""
     photos, names, path = data.photos, data.class_names, folder / PHOTOS
     read = _read(data, len(probabilities))
-    ranked = probabilities.sort(dim=1, descending=True, stable=True)  # of equals the first is first
+    ranked = probabilities.sort(dim=1, descending=True, stable=True)  # ties keep the class order
     best, classes = (part[:, :TOP].tolist() for part in ranked)
     suffixes = ["", *(f"_{k}" for k in range(2, len(best[0]) + 1))]
     rows: list[list[Any]] = [
@@ -179,7 +180,7 @@ def write_photos(folder: Path, probabilities: Tensor, data: PhotosDataModule) ->
 
 
 def _read(data: PhotosDataModule, total: int) -> list[int]:
-    """Return which of the first photos could be read, after naming the others on stderr."""
+    """Return which of the first photos could be read, and name the others on stderr."""
     photos = data.photos
     for _, reason in sorted(photos.unreadable.items()):
         print(reason, file=sys.stderr)

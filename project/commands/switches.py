@@ -1,4 +1,4 @@
-"""Settings of a class that are lost when a later config or an option names another class."""
+"""Warnings about settings of a class that are lost when a later config names another class."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +13,7 @@ def _kind(value: Any) -> str:
 
 
 def _owners(name: str) -> list[str]:
-    """Return the names of the options that an option belongs to, the outermost first."""
+    """Return the names of the options that contain an option, the outermost first."""
     parts = name.split(".")
     return [".".join(parts[:n]) for n in range(1, len(parts))]
 
@@ -21,7 +21,7 @@ def _owners(name: str) -> list[str]:
 def dropped_settings(
     files: Iterable[Path], options: Iterable[str], final: dict[str, Any]
 ) -> list[str]:
-    """Return one sentence for each replaced class, with the settings that are lost with it.
+    """Return a sentence for each replaced class, with the settings that are lost with it.
 
     Args:
         files: Configs, in their order.

@@ -1,4 +1,4 @@
-"""The commands that train or measure."""
+"""The trainer, whose methods are the commands that train or measure."""
 
 import sys
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from .lr_range import LRRange, LRSweep
 
 
 class Trainer(StageTrainer):
-    """Lightning's trainer with a method for each further command, whose arguments are options."""
+    """Lightning's trainer with a method for each further command; its arguments are options."""
 
     @property
     def should_stop(self) -> bool:
@@ -25,7 +25,7 @@ class Trainer(StageTrainer):
         if not value:
             self.stop_asked_by = None
         elif self.stop_asked_by is None:
-            # Lightning does not record who sets this attribute.
+            # Lightning does not record which code sets this attribute.
             frame = sys._getframe(1)
             owner = frame.f_locals.get("self")
             name = frame.f_code.co_qualname if owner is None else type(owner).__name__
@@ -35,11 +35,11 @@ class Trainer(StageTrainer):
         loop = self.fit_loop
         epochs: Any = loop.epoch_progress.current
         if loop.is_resuming and epochs.ready == epochs.started == epochs.processed:
-            end_epoch_once(self)  # which was saved after it
+            end_epoch_once(self)  # the checkpoint was saved after that epoch
         nothing_left = loop.is_resuming and ended_by(self) is not None
         result = run()
         if nothing_left and self.training:
-            # The run was stopped after its last step. Lightning skips what follows that step.
+            # The run was stopped after its last step, and Lightning skips what follows that step.
             epochs.completed = epochs.processed
             loop.on_run_start()
             loop.on_run_end()
@@ -53,14 +53,14 @@ class Trainer(StageTrainer):
         lr_max: float = 1.0,
         num_steps: int = 100,
     ) -> LRRange:
-        """Find a range of learning rates to begin with, without applying one.
+        """Find a range of learning rates to start with, without applying one.
 
         Args:
             model: Model to train. Its weights are changed.
             datamodule: Data module whose training examples are used.
             lr_min: Learning rate of the first optimiser step.
             lr_max: Learning rate of the last optimiser step, unless the loss diverges earlier.
-            num_steps: Number of optimiser steps. Each one multiplies the rate by the same factor.
+            num_steps: Number of optimiser steps. Each step multiplies the rate by the same factor.
         """
         sweep = LRSweep(lr_min, lr_max, num_steps)
         self.callbacks.append(sweep)  # type: ignore[attr-defined]
@@ -77,9 +77,10 @@ class Trainer(StageTrainer):
         """Find out in seconds whether a run can work, and if not, why. Nothing is trained.
 
         Args:
-            model: Model to check, which stays as it is.
+            model: Model to check. It is not changed.
             datamodule: Data module whose training and validation examples are used.
-            trained: Whether the model has weights of another run, whose loss is not near ln C.
+            trained: Whether the model has the weights of another run, so that its loss is not near
+                ln C.
         """
         preflight = Preflight(trained)
         self.callbacks.append(preflight)  # type: ignore[attr-defined]

@@ -21,13 +21,13 @@ CHOSEN = ("--seed_everything", "--run", "--ckpt_path", "--print_config")
 
 @dataclass
 class Variant:
-    """One config.
+    """One config of a sweep.
 
     Args:
-        folder: Folder of its runs.
+        folder: Folder of the config's runs.
         args: Arguments of `fit`.
         sha256: Hash of the config.
-        devices: Number of devices of a run, if it is given as a number.
+        devices: Number of devices of a run; None if it is not given as a number.
     """
 
     folder: Path
@@ -37,9 +37,9 @@ class Variant:
 
 
 def parse_sweep(text: str) -> list[tuple[str, str]]:
-    """Return the option and each value of `model.optimizer.lr=1e-3,2e-3`.
+    """Return the option with each of its values, for a text like `model.optimizer.lr=1e-3,2e-3`.
 
-    Commas within brackets belong to a value.
+    Commas within brackets are part of a value.
     """
     key, _, listed = text.removeprefix("--").partition("=")
     values = re.split(r",(?![^\[{]*[\]}])", listed)
@@ -49,7 +49,7 @@ def parse_sweep(text: str) -> list[tuple[str, str]]:
 
 
 def variant_names(sweeps: Sequence[str]) -> dict[str, list[str]]:
-    """Return the arguments of `fit` for each combination of the swept values, by folder names."""
+    """Return the arguments of `fit` for each combination of the swept values, by folder name."""
     names: dict[str, list[str]] = {}
     for pairs in itertools.product(*map(parse_sweep, sweeps)):
         parts = [f"{key.rsplit('.', 1)[-1]}={value}" for key, value in pairs]
@@ -64,7 +64,7 @@ def configure(args: list[str]) -> dict[str, Any]:
     """Return the configuration that `fit` would train with.
 
     Raises:
-        UsageError: If it can't be carried out, with the sentence of `fit`.
+        UsageError: If it can't be carried out; the message is that of `fit`.
     """
     command = [sys.executable, "-m", PACKAGE, "fit", *args, "--print_config"]
     done = subprocess.run(command, capture_output=True, text=True)
