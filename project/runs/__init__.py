@@ -1,1 +1,1 @@
-"""What a run leaves: its folder, files and record. Imports no torch and nothing of ours."""
+"""A run's folder, files and record. Imports neither torch nor any other room of the package."""

@@ -1,4 +1,4 @@
-"""Classes are compared by their names: their numbers change with the folders beside them.
+"""Comparison of classes by their names, since their numbers depend on which other folders exist.
 
 Nothing here imports torch, since reports compare the classes of runs too.
 """
@@ -6,14 +6,14 @@ Nothing here imports torch, since reports compare the classes of runs too.
 from collections.abc import Sequence
 from typing import Any
 
-NAMED = 5  # classes that a sentence names
+NAMED = 5  # most classes that a message names
 
 
 def saved_classes(checkpoint: dict[str, Any]) -> list[str] | None:
-    """Return the names of the classes of a checkpoint, in the order of their labels.
+    """Return the names of a checkpoint's classes, in the order of their labels.
 
     Returns:
-        None if it has none: its task has no classes, or it holds weights alone.
+        The names, or None if the task has no classes or the checkpoint holds only weights.
     """
     for state in checkpoint.values():
         if isinstance(state, dict) and isinstance(facts := state.get("preprocessing"), dict):
@@ -37,7 +37,7 @@ def difference(
     Args:
         saved: Names of the first list.
         now: Names of the second list.
-        places: Where the names of each list are found, in words.
+        places: Words that say where each list was found.
     """
     if list(saved) == list(now):
         return ""
@@ -63,11 +63,11 @@ def _only(names: Sequence[str], place: str) -> str:
 
 
 def same_names(saved: Sequence[str], now: Sequence[str]) -> bool:
-    """Return whether two lists have the same classes, in any order."""
+    """Return whether two lists hold the same classes, in any order."""
     return sorted(saved) == sorted(now)
 
 
 def positions(saved: Sequence[str], now: Sequence[str]) -> list[int]:
-    """Return the number that each class of `now` has in `saved`, which has the same names."""
+    """Return the index in `saved` of each class of `now`; both hold the same names."""
     number = {name: i for i, name in enumerate(saved)}
     return [number[name] for name in now]

@@ -1,4 +1,4 @@
-"""Whether a lower or a higher value of a metric is better: known or unknown, but never guessed.
+"""The better direction of a metric, lower or higher, which may be unknown but is never guessed.
 
 Nothing here imports torch, so that commands that only read runs start at once.
 """
@@ -19,15 +19,15 @@ def mode_by_name(metric: str) -> Mode | None:
 
 
 def recorded_mode(metric: str, records: Iterable[Record]) -> Mode | None:
-    """Return the better direction of a metric by the run records, or else by its name.
+    """Return the better direction of a metric according to the run records, or else to its name.
 
     Args:
-        metric: Name of the metric, such as test/f1 or val/recall/cat. What is recorded of val/f1
-            holds for the first, and what is recorded of val/recall for the second.
-        records: Run records; those of older versions hold no directions.
+        metric: Name of the metric, such as test/f1 or val/recall/cat. The recorded direction of
+            val/f1 applies to the first, and that of val/recall to the second.
+        records: Run records. Those of older versions hold no directions.
 
     Returns:
-        None if no record says so, or if they contradict each other.
+        The direction, or None if it is not recorded or if the records contradict each other.
     """
     modes = [(name.partition("/")[2] or name, m) for r in records for name, m in r.modes.items()]
     name = metric.partition("/")[2] or metric

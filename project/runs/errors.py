@@ -1,4 +1,4 @@
-"""The error for a command line that can't be carried out, which every room may raise."""
+"""The error for a command line that can't be carried out. Any room may raise it."""
 
 
 class UsageError(ValueError):

@@ -1,7 +1,7 @@
-"""Opens only regular files, and writes files so that a whole one is there at any instant.
+"""Reading of regular files only, and writing of files so that there is a whole one at any instant.
 
-A pipe, a device or a socket under the name of an image or of a checkpoint would block its reader
-for ever, and a device would be replaced by a file. Nothing here imports torch.
+A pipe, a device or a socket with the name of an image or a checkpoint would block its reader
+forever, and a device would be replaced by a file. Nothing here imports torch.
 """
 
 import csv
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # how formulas begin, by OWASP's list
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # first characters of formulas, by OWASP's list
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -35,7 +35,7 @@ def open_regular(path: Path | str, mode: str = "rb", **kwargs: Any) -> IO[Any]:
 
     Args:
         path: Path of the file; links are followed.
-        mode: Mode of `open`, for reading.
+        mode: Mode of `open`, which must be one for reading.
         kwargs: Arguments of `open`, such as `encoding`.
 
     Raises:
@@ -44,7 +44,7 @@ def open_regular(path: Path | str, mode: str = "rb", **kwargs: Any) -> IO[Any]:
     """
 
     def opener(name: str, flags: int) -> int:
-        # Without O_NONBLOCK, opening a pipe waits until somebody writes to it.
+        # Without O_NONBLOCK, opening a pipe blocks until some process writes to it.
         descriptor = os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
         found = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(found):
@@ -52,7 +52,7 @@ def open_regular(path: Path | str, mode: str = "rb", **kwargs: Any) -> IO[Any]:
             raise NotRegularError(name, found)
         return descriptor
 
-    check_regular(path)  # opening a device may already do something, as rewinding a tape
+    check_regular(path)  # merely opening a device may have an effect, such as rewinding a tape
     return open(path, mode, opener=opener, **kwargs)
 
 
@@ -76,7 +76,7 @@ def read_text(path: Path | str) -> str:
 
 
 def check_regular(path: Path | str) -> None:
-    """Raise NotRegularError if a path exists, through links, and is not a regular file."""
+    """Raise NotRegularError if a path, after following links, exists but is not a regular file."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -93,7 +93,7 @@ def check_folder(folder: Path) -> None:
 
 
 def write_rows(path: Path, rows: Iterable[Sequence[Any]]) -> None:
-    """Write rows as CSV, whole; names of files that are not UTF-8 keep their bytes.
+    """Write rows to a CSV file as `replacing` does. File names that are not UTF-8 keep their bytes.
 
     A text that a spreadsheet would run as a formula gets a leading quote.
     """
@@ -109,26 +109,26 @@ def _no_formula(cell: Any) -> Any:
         float(cell)
     except ValueError:
         return f"'{cell}"
-    return cell  # a number, such as -1
+    return cell  # numbers such as -1 stay unquoted
 
 
 def readable(name: str) -> str:
-    """Return a name for people: bytes of a file name that are not UTF-8 are shown as `\\xe9`."""
+    """Return a file name for display, in which bytes that are not UTF-8 appear as `\\xe9`."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that replaces a regular file, or creates it, once its content is on the disk.
+    """Open a temporary file that takes the place of `path` once its content is on disk.
 
-    At any instant there is a whole file, old or new.
+    At any instant there is a whole file at `path`, the old or the new one.
 
     Args:
         path: Path of the file, in a folder that exists.
 
     Raises:
         NotRegularError: If something other than a regular file has that path.
-        OSError: If it can't be written; the error names the file, and nothing half-written stays.
+        OSError: If the file can't be written; the error names it, and no half-written file is left.
     """
     check_regular(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")

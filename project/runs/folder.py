@@ -1,4 +1,4 @@
-"""The run folder `runs/<name>/version_<n>`: the names of its files, and how it is made.
+"""The run folder `runs/<name>/version_<n>`: the names of its files, and how it is created.
 
 Nothing here imports torch, so that commands that only read runs start at once.
 """
@@ -13,24 +13,24 @@ from .plain import read_yaml
 RECORD, CONFIG, LOCK = "run.json", "config.yaml", ".lock"
 METRICS, PREDICTIONS = "metrics.csv", "predictions.csv"
 BEST, LAST = Path("checkpoints/best.ckpt"), Path("checkpoints/last.ckpt")
-CLAIMS = 1000  # tries to make a run folder, while others make and remove theirs
+CLAIMS = 1000  # attempts to make a run folder while other processes make and remove theirs
 
 
 def next_version(folder: Path) -> int:
-    """Return the number after the highest `version_<n>` in a folder."""
+    """Return the next free n, one above the highest `version_<n>` in a folder."""
     taken = (path.name.removeprefix("version_") for path in folder.glob("version_*"))
     return 1 + max((int(number) for number in taken if number.isdigit()), default=-1)
 
 
 def claim_run(folder: Path) -> Path:
-    """Make the folder of a new run, which no run that starts at the same moment can have.
+    """Create the folder of a new run, so that no other run starting at the same time gets it too.
 
     Raises:
-        OSError: If it can't be made.
+        OSError: If the folder can't be created.
     """
     for _ in range(CLAIMS):
         run = folder / f"version_{next_version(folder)}"
-        # Another process has just taken the number, or has just removed the folder around it.
+        # Another process may just have taken the number, or removed the folder around it.
         with suppress(FileExistsError, FileNotFoundError):
             run.mkdir(parents=True)
             return run
@@ -38,21 +38,22 @@ def claim_run(folder: Path) -> Path:
 
 
 def absent(folder: Path) -> list[Path]:
-    """Return those of a folder and its parents that do not exist, from the inside out."""
+    """Return which of a folder and its parents do not exist, from the inside out."""
     return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
 def release_run(run: Path, made: Iterable[Path] = ()) -> None:
-    """Remove the folder of a new run that has not begun, if nothing of the user's is in it.
+    """Remove the folder of a new run that has not begun, unless it holds a user's files.
 
     Args:
         run: Path of the run folder.
-        made: Folders around it that were made for it, from the inside out; empty ones go too.
+        made: Folders around it that were created for it, from the inside out. They are removed too
+            if they are empty.
     """
     if (run / RECORD).exists():
         return
     with suppress(OSError):
-        for path in (run / LOCK, *run.glob("events.out.tfevents.*")):  # of a logger that was made
+        for path in (run / LOCK, *run.glob("events.out.tfevents.*")):  # made by the loggers
             path.unlink(missing_ok=True)
         for folder in (run, *made):
             folder.rmdir()
@@ -63,7 +64,7 @@ def read_config(run: Path) -> dict[str, Any]:
 
     Raises:
         ValueError: If the file is not a configuration.
-        OSError: If it can't be read.
+        OSError: If the file can't be read.
     """
     config = read_yaml(run / CONFIG)
     if not isinstance(config, dict) or not config:
@@ -72,6 +73,6 @@ def read_config(run: Path) -> dict[str, Any]:
 
 
 def run_of(checkpoint: Path) -> Path | None:
-    """Return the run folder that a checkpoint lies in, if it lies in one."""
+    """Return the run folder that contains a checkpoint, or None if it is in none."""
     run = checkpoint.resolve().parent.parent
     return run if (run / RECORD).is_file() else None

@@ -1,4 +1,4 @@
-"""A run is trained by one process at a time, which holds the lock in its folder."""
+"""The lock of a run folder, held by the one process that trains the run."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def is_free(run: Path) -> bool:
         return True
     except BlockingIOError:
         return False
-    except (ImportError, OSError):  # on Windows, and on file systems that have no such locks
+    except (ImportError, OSError):  # Windows and some file systems have no such locks
         if lock := lock_run(run):
             lock.release()
         return lock is not None

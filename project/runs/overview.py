@@ -1,4 +1,4 @@
-"""How runs stand: finished, running, stopped, crashed or broken."""
+"""An overview of runs and their status: finished, running, stopped, crashed or broken."""
 
 import math
 import os
@@ -21,8 +21,8 @@ class Row:
 
     Args:
         run: Path of the run folder.
-        status: How the run stands, in words.
-        record: Record of the run, with the best metrics so far; None if there is none to read.
+        status: Status of the run, in words.
+        record: Record of the run, with the best metrics so far; None if it can't be read.
         monitor: Name of the monitored metric.
         when: Time of the first start.
         resumable: Whether `fit --run` can continue it.
@@ -37,12 +37,12 @@ class Row:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Those that are finite, since JSON has no others."""
+        """The metrics that are finite, since JSON has no infinity and no NaN."""
         known = self.record.metrics.items() if self.record else ()
         return {name: value for name, value in known if math.isfinite(value)}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the run record, with what else is known of the run."""
+        """Return the run record, together with the status and what else the row shows."""
         found = {"run": str(self.run), "status": self.status, "resumable": self.resumable}
         found |= {"metrics": self.metrics}
         if self.record is None:
@@ -52,21 +52,21 @@ class Row:
         return self.record.to_json() | seconds | known | found
 
     def values(self) -> dict[str, Any]:
-        """Return what columns can show, by their names."""
+        """Return the values that columns can show, by the names of the columns."""
         return self.to_json() | self.metrics
 
 
 def find(folder: Path) -> set[Path]:
-    """Return the run folders in a folder, whole or not."""
+    """Return the run folders in a folder, including incomplete ones."""
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}: name one with runs, or train first")
     return {path.parent for path in folder.rglob(RECORD)} | set(folder.rglob("version_*/"))
 
 
 def look(run: Path) -> Row:
-    """Return how a run stands, or what is wrong with its files."""
+    """Return the row of a run; if its files are broken, the status says what is wrong."""
     try:
-        locked = not is_free(run)  # before the record is read, which is written at the end
+        locked = not is_free(run)  # checked before reading the record, which changes at the end
         if locked and not (run / RECORD).exists():
             return Row(run, "starting")
         record = load_record(run)
@@ -87,13 +87,13 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def _so_far(record: Record, monitor: str) -> Record:
-    """Add to the record of a run that has not written down its end what `metrics.csv` holds."""
+    """Fill the record of an unfinished run with the best metrics so far, from `metrics.csv`."""
     run = record.run
     rows = read_metrics(run)
     if not (values := [value for _, value in rows.get(monitor, [])]):
         return record
     mode = recorded_mode(monitor, [record])
-    newest = len(values) - 1  # unless it is known which is better
+    newest = len(values) - 1  # used if the better direction is unknown
     best = values.index((max if mode == "max" else min)(values)) if mode else newest
     whole = {k: v for k, v in rows.items() if k.startswith("val/") and len(v) == len(values)}
     took = max((run / METRICS).stat().st_mtime - (run / RECORD).stat().st_mtime, 0)

@@ -1,7 +1,7 @@
-"""Reads YAML and JSON files as plain values, in bounded time and memory.
+"""Reading of YAML and JSON files as plain values, in bounded time and memory.
 
-Runs that others have made bring both, and a few lines of YAML can stand for a list of any size.
-Nothing here imports torch.
+Runs from other people contain both kinds of files, and a few lines of YAML can expand to a list of
+any size. Nothing here imports torch.
 """
 
 import json
@@ -12,12 +12,12 @@ import yaml
 
 from .files import read_text
 
-DEPTH = 100  # levels; a config has about 10
-REPEATED = 10_000  # values that aliases may add to those that are written down
+DEPTH = 100  # most nested levels; a config has about 10
+REPEATED = 10_000  # most values that aliases may add to those written out
 
 
 class Bounded:
-    """A loader of PyYAML that refuses aliases which never end, or which stand for too much."""
+    """A PyYAML loader that refuses aliases that are recursive or expand to too many values."""
 
     def get_single_data(self) -> Any:
         node = self.get_single_node()  # type: ignore[attr-defined]
@@ -31,11 +31,11 @@ class Bounded:
 
 
 class Loader(Bounded, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Reads plain values, as `yaml.safe_load`."""
+    """Reads plain values, as `yaml.safe_load` does."""
 
 
 def _size(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
-    """Return the number of values that a node stands for, and keep that of each node in `sizes`."""
+    """Return the number of values that a node expands to, and store that of each in `sizes`."""
     if depth > DEPTH:
         raise yaml.YAMLError(f"it is nested more than {DEPTH} levels deep")
     if id(node) not in sizes:
@@ -55,7 +55,7 @@ def _size(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
 
 
 def _refuse_repeated_keys(node: yaml.Node) -> None:
-    """Refuse a key that occurs twice: PyYAML would silently take its last value."""
+    """Refuse a key that occurs twice, of which PyYAML would silently use the last value."""
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key, value in node.value:
@@ -72,7 +72,7 @@ def _refuse_repeated_keys(node: yaml.Node) -> None:
 
 
 def setting_lines(text: str) -> dict[str, int]:
-    """Return the lines, from 1, of the settings of a config, by their command-line names."""
+    """Return the line number, from 1, of each setting of a config, by its command-line name."""
     lines: dict[str, int] = {}
 
     def note(node: yaml.Node | None, name: str) -> None:
@@ -87,10 +87,10 @@ def setting_lines(text: str) -> dict[str, int]:
 
 
 def load_yaml(text: str) -> Any:
-    """Return the value of YAML, as `yaml.safe_load` does.
+    """Return the value of a YAML text, as `yaml.safe_load` does.
 
     Raises:
-        yaml.YAMLError: If it is not YAML, or is too large.
+        yaml.YAMLError: If the text is not YAML, or expands to too many values.
     """
     try:
         return yaml.load(text, Loader)
@@ -102,8 +102,8 @@ def read_yaml(path: Path) -> Any:
     """Return the value of a YAML file.
 
     Raises:
-        ValueError: If it is not YAML, or is too large.
-        OSError: If it can't be read.
+        ValueError: If the file is not YAML, or expands to too many values.
+        OSError: If the file can't be read.
     """
     try:
         return load_yaml(read_text(path))
@@ -120,8 +120,8 @@ def read_json(path: Path) -> Any:
     """Return the value of a JSON file.
 
     Raises:
-        ValueError: If it is not JSON, or is nested too deeply.
-        OSError: If it can't be read.
+        ValueError: If the file is not JSON, or is nested too deeply.
+        OSError: If the file can't be read.
     """
     try:
         return json.loads(read_text(path))

@@ -1,4 +1,4 @@
-"""Which code a run was made with: commit, uncommitted changes, and versions of packages."""
+"""The code that a run was made with: commit, uncommitted changes, and versions of packages."""
 
 import platform
 import subprocess
@@ -6,13 +6,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-# What decides a run, in a whole repository, by git's patterns.
+# The files in a repository that can affect a run, as git's patterns.
 CODE = (":/*.py", ":/*.yaml", ":/*.yml", ":(top,exclude,glob)**/version_*/**")
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "numpy")
 
 
 def git_state(folder: Path) -> dict[str, Any]:
-    """Return the commit of the repository around a folder, and whether it has other changes."""
+    """Return the commit of the repository around a folder, and whether it has further changes."""
 
     def git(*args: str) -> str | None:
         command = ["git", "-C", str(folder), *args]
@@ -23,7 +23,8 @@ def git_state(folder: Path) -> dict[str, Any]:
         return done.stdout.strip()
 
     status = git("status", "--porcelain", "--untracked-files=no")
-    # A new model or config that was never added; run folders hold configs too.
+    # A new model or config may never have been added. Run folders are excluded, since they hold
+    # configs too.
     new = git("ls-files", "--others", "--exclude-standard", "--", *CODE)
     return {
         "git_sha": git("rev-parse", "HEAD"),
@@ -32,5 +33,5 @@ def git_state(folder: Path) -> dict[str, Any]:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that decide a run's numbers."""
+    """Return the versions of Python and of the packages that affect a run's numbers."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}

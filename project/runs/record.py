@@ -1,4 +1,4 @@
-"""The run record `run.json`: what a run was, how it ended and what it measured."""
+"""The run record `run.json`: the origin of a run, how it ended, and its metrics."""
 
 import json
 import math
@@ -18,24 +18,24 @@ ENDED = (*FINISHED, "max_time")  # reasons after which a result counts
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What `run.json` holds of the run in a folder.
+    """Content of `run.json` in a run folder.
 
     Values with a default are missing from the records of older versions.
 
     Args:
         run: Folder that the record was read from; it is not in the file.
-        seconds: Training time of all starts together.
+        seconds: Training time of all starts together, in seconds.
         epochs: Number of trained epochs; None until the run stops.
         best_epoch: Best epoch, counted from 0.
-        stopped_by: Why the run stopped: its own limits, a signal, or the class of an error.
-        metrics: Values at the best epoch, by name, and those of the test set once it is measured.
+        stopped_by: Cause of the stop: one of the run's limits, a signal, or the class of an error.
+        metrics: Values at the best epoch, by name, and those of the test set once it was measured.
         examples: Number of examples of each part of the data.
         modes: Better direction of metrics, `min` or `max`, by name.
         tested: Number of times that the test set was measured.
         test_sha256: Hash of the test examples, from the first measurement on.
-        ended: Whether something other than `ENDED` ended the run, and no error.
+        ended: Whether a cause that is not in `ENDED`, but not an error either, ended the run.
         resumes: Command lines that resumed the run.
-        more: Values under names that this version does not know; they are kept.
+        more: Values under names that this version does not know; they are written back.
     """
 
     run: Path
@@ -67,7 +67,7 @@ class Record:
 
     @classmethod
     def from_json(cls, run: Path, content: Any) -> "Record":
-        """Return the record that a file holds.
+        """Return the record for the content of a file.
 
         Args:
             run: Run folder of the file.
@@ -93,12 +93,12 @@ class Record:
         return cls(run=run, more=more, **known)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the file holds."""
+        """Return the content of the file."""
         return {name: getattr(self, name) for name in TYPES} | self.more
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run came to its end, so that there is nothing to resume."""
+        """Whether the run reached its end, so that there is nothing to resume."""
         return self.stopped_by in FINISHED or (self.has_ended and self.stopped_by != "max_time")
 
     @property
@@ -116,7 +116,7 @@ REQUIRED = [
 
 
 def _check(name: str, value: Any, kind: Any) -> None:
-    """Raise ValueError if a value of a record, or one within it, is of another type."""
+    """Raise ValueError if a value of a record, or one within it, has the wrong type."""
     outer, inner = get_origin(kind), get_args(kind)
     if outer is dict and isinstance(value, dict):
         for key, item in value.items():
@@ -129,7 +129,7 @@ def _check(name: str, value: Any, kind: Any) -> None:
 
 
 def _is_a(value: Any, kind: Any) -> bool:
-    if isinstance(value, bool):  # which Python takes for an int
+    if isinstance(value, bool):  # Python counts it as an int
         return bool in (kind, *get_args(kind))
     return isinstance(value, int | float if kind is float else kind)
 
@@ -138,8 +138,8 @@ def load_record(run: Path) -> Record:
     """Return the record of a run.
 
     Raises:
-        OSError: If it can't be read.
-        ValueError: If it is damaged.
+        OSError: If the file can't be read.
+        ValueError: If the record is damaged.
     """
     content = read_json(run / RECORD)
     try:
@@ -149,7 +149,7 @@ def load_record(run: Path) -> Record:
 
 
 def read_record(run: Path) -> Record:
-    """Return the record of a run that a user has named.
+    """Return the record of a run that a user named.
 
     Raises:
         ValueError: If the folder is not a run folder, or the record is damaged.
@@ -169,7 +169,7 @@ def write_record(record: Record) -> None:
 
 
 def status(record: Record, locked: bool) -> str:
-    """Return how a run stands: finished, running, stopped by …, or crashed: …
+    """Return the status of a run: finished, running, stopped by …, or crashed: …
 
     Args:
         record: Record of the run.

@@ -1,4 +1,4 @@
-"""Which runs count in a report.
+"""The runs that count in a report.
 
 Every finished run counts, whatever started it: hand-picking runs shows whatever you hoped for.
 """
@@ -17,20 +17,20 @@ REPORT = "seed_noise.json"
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return the run folders of one name, in the order of their versions."""
+    """Return the run folders in the folder of one name, in the order of their versions."""
     runs = [path.parent for path in folder.glob(f"version_*/{RECORD}")]
     return sorted(runs, key=lambda run: (len(run.name), run.name))
 
 
 def read_metrics(run: Path) -> dict[str, list[tuple[int, float]]]:
-    """Return optimiser step and value of every row, by metric; `epoch` is one of them."""
+    """Return the optimiser step and the value of every row, by metric, including `epoch`."""
     path = run / METRICS
     if not path.exists():
         return {}
     metrics: dict[str, list[tuple[int, float]]] = {}
     try:
         lines = read_text(path).splitlines(keepends=True)
-        for row in csv.DictReader(line for line in lines if line.endswith("\n")):  # whole ones
+        for row in csv.DictReader(line for line in lines if line.endswith("\n")):  # whole lines
             for name, value in row.items():
                 if value and name != "step":
                     metrics.setdefault(name, []).append((int(row["step"]), float(value)))
@@ -91,7 +91,7 @@ def finished(
 
 
 def find_runs(spec: str) -> list[Path]:
-    """Return the run folders that paths, folders around them or globs name, between commas."""
+    """Return the run folders named by paths, folders around them or globs, separated by commas."""
     runs: list[Path] = []
     for part in [spec] if Path(spec).exists() else spec.split(","):
         paths = [Path(p) for p in ([part] if Path(part).exists() else sorted(glob.glob(part)))]

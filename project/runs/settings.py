@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-NEUTRAL = (  # beginnings of settings that do not change what a run computes
+NEUTRAL = (  # prefixes of settings that do not change what a run computes
     *("name", "ckpt_path", "checkpoint", "preflight", "max_wait_s", "loggers"),
     *("finite_check", "lr_monitor", "step_monitor", "curves", "pictures"),
     *("data.root", "data.num_workers", "data.memory_budget", "data.cache"),
@@ -17,7 +17,7 @@ NEUTRAL = (  # beginnings of settings that do not change what a run computes
 
 
 def flatten(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield settings by their names on the command line, such as `model.optimizer.lr`."""
+    """Yield each setting with its name on the command line, such as `model.optimizer.lr`."""
     if not isinstance(config, dict):
         yield key, config
         return
@@ -27,9 +27,9 @@ def flatten(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def config_sha256(config: dict[str, Any]) -> str:
-    """Return the hash of a configuration without its seed and whatever can't change a result."""
+    """Return the hash of a configuration, without its seed and whatever can't change a result."""
     others = (*NEUTRAL, "seed_everything")
-    # Without what is not set, so that a new option does not set old runs apart.
+    # Settings that are null are left out, so that a new option does not change old hashes.
     given = {name: value for name, value in flatten(config) if value is not None}
     same = {name: value for name, value in given.items() if not name.startswith(others)}
     return hashlib.sha256(json.dumps(same, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What a run tells its user at its end, and when its test set is measured."""
+"""The messages to the user at the end of a run and after its test set is measured."""
 
 import shlex
 from dataclasses import replace
@@ -10,7 +10,7 @@ from .record import read_record, write_record
 
 
 def kept(run: Path) -> str:
-    """Return what an error has left of a run, in words."""
+    """Return a sentence on what remains of a run after an error."""
     if (run / LAST).is_file():
         again = f"{PROGRAM} fit --run {shlex.quote(str(run))}"
         return f"Kept: {run}, up to its newest checkpoint. To resume it: {again}"
@@ -20,14 +20,14 @@ def kept(run: Path) -> str:
 
 
 def summary(run: Path, restored: bool = True) -> str:
-    """Return what a finished run tells its user.
+    """Return the message to the user at the end of a run.
 
     Args:
         run: Path of the run folder.
-        restored: Whether the model has the weights of the best epoch again.
+        restored: Whether the weights of the best epoch were restored in the model.
     """
     record = read_record(run)
-    # Those of single classes, val/recall/cat, can be many: they are in the record.
+    # Metrics of single classes, such as val/recall/cat, can be many and are left to the record.
     overall = [k for k in record.metrics if k.startswith("val/") and k.count("/") == 1]
     measured = [f"{name} {record.metrics[name]:.4f}" for name in overall]
     found = f", with {', '.join(measured)}" if measured else ""
@@ -44,10 +44,10 @@ def summary(run: Path, restored: bool = True) -> str:
 
 
 def record_test(run: Path, metrics: dict[str, float], examples: dict[str, int]) -> str:
-    """Record that the test set was measured, and what that gave if it is a result of the run.
+    """Record that the test set was measured, with the metrics if they are a result of the run.
 
     Returns:
-        How often it was measured, in words.
+        A sentence on how often the test set was measured.
     """
     record = read_record(run)
     times = record.tested + 1
