@@ -1,5 +1,5 @@
-"""All that one GPU can tell within ten minutes: ResNet-18 in each precision and memory format, our
-`fit` against the leanest loop, the loader, and a short training. On a CPU it runs in a tiny form.
+"""What one GPU can measure within ten minutes: ResNet-18 in each precision and memory format, our
+`fit` against the leanest loop, the loader, and a short training. A CPU runs a tiny form of it.
 
 python -m benchmarks.gpu
 python -m benchmarks.gpu --tiny
@@ -32,7 +32,7 @@ from project.runs.record import read_record
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WARM_UP = 10  # steps in which cuDNN chooses its kernels
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)  # of CIFAR-10
-MFLOP = 3340  # of an image and a step at width 64: forward and backward
+MFLOP = 3340  # per image and step at width 64: forward and backward
 
 Precision = Literal["fp32", "tf32", "bf16-mixed", "16-mixed"]
 DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
@@ -43,13 +43,13 @@ class Size:
     """How much is measured.
 
     Args:
-        width: Of ResNet-18.
-        batch_size: Examples of a step.
-        steps: Timed in each round.
-        repeats: Rounds.
-        epochs: Of the short training.
-        minutes: After which nothing new is begun.
-        compiled: Whether compiled variants are among the measured.
+        width: Channels of the first stage of ResNet-18.
+        batch_size: Examples per step.
+        steps: Steps timed in each round.
+        repeats: Number of rounds.
+        epochs: Epochs of the short training.
+        minutes: Time after which no new part is started.
+        compiled: Whether compiled variants are measured too.
     """
 
     width: int = 64
@@ -65,7 +65,7 @@ TINY = Size(width=16, batch_size=8, steps=2, repeats=1, epochs=1, compiled=False
 
 
 def synchronize() -> None:
-    """Wait until the device has done what it was told to."""
+    """Wait until the device has finished its work."""
     if DEVICE.type == "cuda":
         torch.cuda.synchronize()
 
@@ -73,18 +73,18 @@ def synchronize() -> None:
 def allow_tf32(allow: bool) -> None:
     """Choose between float32 and TF32, for matrix products and for convolutions."""
     torch.set_float32_matmul_precision("high" if allow else "highest")
-    with warnings.catch_warnings():  # Lightning reads the old switches, and they must not be mixed
+    with warnings.catch_warnings():  # Lightning reads the old switches, which must not be mixed
         warnings.simplefilter("ignore")
         torch.backends.cudnn.allow_tf32 = allow
 
 
 class LeanLoop:
-    """The fastest hand-written training: all data on the device, fused SGD, nothing is read back.
+    """The fastest hand-written training: all data on the device, fused SGD, nothing read back.
 
     Args:
         size: Width and batch size.
-        precision: Of the forward and backward pass.
-        channels_last: Memory format of images and weights.
+        precision: Precision of the forward and backward pass.
+        channels_last: Whether images and weights are stored with channels last.
         compiled: Whether `torch.compile` is used.
     """
 
@@ -107,7 +107,7 @@ class LeanLoop:
         self.labels = torch.randint(0, 10, (number,), device=DEVICE)
 
     def step(self) -> None:
-        """One optimiser step on random images of those on the device."""
+        """Take one optimiser step on images drawn at random from those on the device."""
         batch = torch.randint(0, len(self.labels), (self.size.batch_size,), device=DEVICE)
         images = self.images.index_select(0, batch).float().mul_(4 / 255).sub_(2)
         with torch.autocast(DEVICE.type, self.dtype, enabled=self.dtype is not None):
@@ -118,7 +118,7 @@ class LeanLoop:
         self.optimizer.zero_grad()
 
     def step_s(self) -> float:
-        """Mean time of some steps."""
+        """Return the mean time of a number of steps."""
         allow_tf32(self.precision == "tf32")
         synchronize()
         begin = time.perf_counter()
@@ -128,7 +128,7 @@ class LeanLoop:
         return (time.perf_counter() - begin) / self.size.steps
 
     def warm_up_s(self) -> float:
-        """Time of the first steps, in which kernels are chosen and compiled."""
+        """Return the time of the first steps, in which kernels are chosen and compiled."""
         allow_tf32(self.precision == "tf32")
         begin = time.perf_counter()
         for _ in range(WARM_UP):
@@ -138,7 +138,7 @@ class LeanLoop:
 
 
 def throughput_rows(size: Size) -> list[Row]:
-    """The leanest loop in each variant against plain float32 with channels first."""
+    """Compare each variant of the leanest loop with plain float32 with channels first."""
     variants: dict[str, LeanLoop] = {}
     for precision in ("fp32", "tf32", "bf16-mixed", "16-mixed"):
         for last in (False, True):
@@ -155,14 +155,14 @@ def throughput_rows(size: Size) -> list[Row]:
     for name, step_s in found.items():
         row = versus(f"step, {name}, against fp32", step_s, first, None, warm_up_s=warm_up[name])
         speed = size.batch_size / row["ours_s"]
-        # Cost grows as the square of the width.
+        # The cost grows with the square of the width.
         tflops = speed * MFLOP * (size.width / 64) ** 2 / 1e6
         rows.append(row | {"images_per_s": speed, "tflop_per_s": tflops})
     return rows
 
 
 class Throughput(L.Callback):
-    """Times the steps after the first ones, and waits for the device only before and after them."""
+    """Times all steps after the first few, and waits for the device only before and after them."""
 
     def __init__(self) -> None:
         self.marks: list[float] = []
@@ -185,11 +185,11 @@ class Compile(L.Callback):
         pl_module.compile()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        pl_module._compiled_call_impl = None  # the pictures have a batch of another size
+        pl_module._compiled_call_impl = None  # the pictures use another batch size
 
 
 def fit_step_s(size: Size, precision: str, compiled: bool, folder: Path) -> float:
-    """Mean time of a step of our `fit`, with everything on but the pre-flight."""
+    """Return the mean time of a step of our `fit`, with everything on but the pre-flight."""
     allow_tf32(False)
     images = (WARM_UP + size.steps + 1) * size.batch_size
     args = ["fit", "--config", "cifar", "--model.width", str(size.width)]
@@ -204,16 +204,16 @@ def fit_step_s(size: Size, precision: str, compiled: bool, folder: Path) -> floa
         args += ["--trainer.callbacks+", "benchmarks.gpu.Compile"]
     with silent():
         cli = project(args)
-    # By name: where this file is run as a script, the class of the command line is its twin.
+    # By name: if this file is run as a script, the command line imports a second copy of the class.
     callbacks = cli.trainer.callbacks  # type: ignore[attr-defined]
     (found,) = (c for c in callbacks if type(c).__name__ == "Throughput")
     return (found.marks[1] - found.marks[0]) / found.steps
 
 
 def fit_rows(size: Size, compiled: bool) -> list[Row]:
-    """A step of our `fit` against the leanest loop, on the same device in the same precision."""
+    """Compare a step of our `fit` with the leanest loop, on the same device and precision."""
     chosen = [("32-true", "fp32"), ("bf16-mixed", "bf16-mixed"), ("16-mixed", "16-mixed")]
-    if compiled:  # only as many models as torch compiles of one kind before it gives up, 8
+    if compiled:  # few enough models: torch gives up after compiling 8 of one kind
         chosen = chosen[1:2]
         torch.compiler.reset()
     rows = []
@@ -230,7 +230,7 @@ def fit_rows(size: Size, compiled: bool) -> list[Row]:
 
 
 def loader_row(size: Size) -> Row:
-    """A batch of the loader, augmented and copied to the device, against one made there."""
+    """Compare a loader's batch, augmented and copied to the device, with one made there."""
     number = 8 * size.batch_size
     images = torch.randint(0, 256, (number, 3, 32, 32), dtype=torch.uint8)
     labels = torch.randint(0, 10, (number,))
@@ -275,7 +275,7 @@ def loader_row(size: Size) -> Row:
 
 
 def training_row(size: Size, root: Path | None) -> Row:
-    """A short training with all that a run does: seconds in all, and what it reached."""
+    """Measure a short training with everything that a run does: total seconds, and its results."""
     tiny = size.width < 64
     config = ["--config", "synthetic" if root is None else "cifar"]
     args = ["fit", *config, "--trainer.max_epochs", str(size.epochs)]
@@ -296,7 +296,7 @@ def training_row(size: Size, root: Path | None) -> Row:
 
 @dataclass
 class Session:
-    """Rows so far; each part is written as soon as it is done, and none begins too late."""
+    """Runs parts while there is time, and writes the rows of each as soon as it is done."""
 
     size: Size
     out: Path
@@ -311,7 +311,7 @@ class Session:
             return
         try:
             self.rows += part()
-        except RuntimeError as error:  # of the device, such as too little memory: the rest goes on
+        except RuntimeError as error:  # such as too little memory: the others continue
             self.skipped.append(f"{name}: {str(error).splitlines()[0]}")
         if DEVICE.type == "cuda":
             torch.cuda.empty_cache()
@@ -320,15 +320,15 @@ class Session:
 
 def main(args: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--root", type=Path, help="of CIFAR-10, for the training; else synthetic")
-    parser.add_argument("--tiny", action="store_true", help="a form for a CPU, only to try it")
-    parser.add_argument("--out", type=Path, help="by default results/gpu.json, or none if tiny")
+    parser.add_argument("--root", type=Path, help="folder of CIFAR-10; default: synthetic images")
+    parser.add_argument("--tiny", action="store_true", help="run a tiny form on a CPU, to try it")
+    parser.add_argument("--out", type=Path, help="default: results/gpu.json, or none if tiny")
     options = parser.parse_args(args)
     if DEVICE.type == "cpu" and not options.tiny:
         parser.error("no GPU was found: --tiny runs on a CPU")
     size = TINY if options.tiny else Size()
     out = options.out or (Path(os.devnull) if options.tiny else RESULTS / "gpu.json")
-    logging.getLogger("lightning").setLevel(logging.ERROR)  # else each fit says what it runs on
+    logging.getLogger("lightning").setLevel(logging.ERROR)  # else each fit prints its devices
     torch.backends.cudnn.benchmark = True
     session = Session(size, out, "python -m benchmarks.gpu" + " --tiny" * options.tiny)
     session.run(lambda: [loader_row(size)], "loader")

@@ -1,5 +1,5 @@
-"""What must not grow: the time of an image with their number, of a step or a row with the run's
-length, and the memory beyond what a run needs.
+"""What must not grow: the time per image with the number of images, the time of a step or a row
+with the length of the run, and the memory beyond what a run needs.
 
 python -m benchmarks.growth
 """
@@ -38,7 +38,7 @@ ROWS = {"train/loss_step": 1.0, "train/acc_step": 0.5, "lr": 0.1, "epoch": 0.0}
 
 
 class TinyImages(ImageDataModule):
-    """Grey noise of 4×4 pixels, so that millions of images fit into memory."""
+    """Images of grey noise, 4×4 pixels, so that millions fit into memory."""
 
     in_channels, image_size = 1, 4
     class_names = [str(i) for i in range(10)]
@@ -56,7 +56,7 @@ class TinyImages(ImageDataModule):
 
 
 def epoch_s(size: int, batch_size: int) -> tuple[float, float]:
-    """Seconds of the set-up, statistics and hash included, and of the second epoch of a fit."""
+    """Return the seconds of the set-up, with statistics and hash, and of a fit's second epoch."""
     data, clock = TinyImages(size, batch_size), Clock()
     off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     options: dict[str, Any] = dict.fromkeys(off, False)
@@ -68,7 +68,7 @@ def epoch_s(size: int, batch_size: int) -> tuple[float, float]:
 
 
 def size_rows(largest: int, repeats: int) -> list[Row]:
-    """Time of an image among four times more of them; fewer would fit into the caches."""
+    """Compare the time per image with four times fewer; still fewer would fit into the caches."""
     few = largest // 4
     batch_size = max(8, min(4096, few // 8))
     runs = {str(size): partial(epoch_s, size, batch_size) for size in (few, largest)}
@@ -83,7 +83,7 @@ def size_rows(largest: int, repeats: int) -> list[Row]:
 
 
 def length_rows(epochs: int) -> list[Row]:
-    """A step and an epoch, with rows and checkpoints, late in a run against early in it."""
+    """Compare a step and an epoch, with rows and checkpoints, late in a run and early in it."""
     args = ["fit", "--config", "synthetic", "--model", "MLP", "--data.image_size", "8"]
     args += ["--data.train_size", "640", "--trainer.max_epochs", str(epochs)]
     args += ["--trainer.callbacks+", "benchmarks.timing.Clock", "--preflight", "false"]
@@ -96,7 +96,7 @@ def length_rows(epochs: int) -> list[Row]:
         ("step", steps),
         ("epoch, with rows and both checkpoints", clock.epochs_s[1:]),
     ):
-        part = len(values) // 5  # of the run: the first fifth against the last
+        part = len(values) // 5  # the first fifth of the run against the last
         row = versus(
             f"{what}, late in a run of {epochs} epochs", values[-part:], values[:part], 1.05
         )
@@ -105,7 +105,7 @@ def length_rows(epochs: int) -> list[Row]:
 
 
 def log_s(run: Path, rows: int, more: int) -> tuple[float, float]:
-    """Seconds to add rows to a `metrics.csv` that has some, and to read all, for a row of it."""
+    """Return the seconds per row to append to a `metrics.csv`, and to read the whole file."""
     (csv,) = (logger for logger in run_loggers(run, 0) if "CSV" in type(logger).__name__)
     for step in range(rows):
         csv.log_metrics(ROWS, step)
@@ -118,7 +118,7 @@ def log_s(run: Path, rows: int, more: int) -> tuple[float, float]:
 
 
 def log_rows(rows: int, repeats: int) -> list[Row]:
-    """A row of `metrics.csv`, written and read, among a hundred times more of them."""
+    """Compare writing and reading a row of `metrics.csv` with a hundred times fewer rows."""
     few, more = max(1, rows // 100), 100
     with tempfile.TemporaryDirectory() as name:
 
@@ -135,7 +135,7 @@ def log_rows(rows: int, repeats: int) -> list[Row]:
 
 
 def activations(model: ResNet18, images: Tensor, labels: Tensor) -> int:
-    """Bytes that a step keeps for its backward pass, each storage once, without the parameters."""
+    """Return the bytes a step keeps for its backward pass: each storage once, no parameters."""
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ def activations(model: ResNet18, images: Tensor, labels: Tensor) -> int:
 
 
 def write_cifar(root: Path, images: int) -> None:
-    """Noise in the binary form of CIFAR-10: a fifth of the images in each training file."""
+    """Write noise in CIFAR-10's binary form: a fifth of the images in each training file."""
     folder = root / "cifar-10-batches-bin"
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
@@ -164,7 +164,7 @@ def write_cifar(root: Path, images: int) -> None:
 
 
 def peak_bytes() -> int:
-    """Largest memory of this process; Linux's `ru_maxrss` would begin with that of its parent."""
+    """Return this process's peak memory; on Linux, `ru_maxrss` would start with its parent's."""
     status = Path("/proc/self/status")
     if status.exists() and (found := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
         return 1024 * int(found[1])
@@ -172,14 +172,14 @@ def peak_bytes() -> int:
 
 
 def peak(*args: str) -> None:
-    """Carry out a command of the project, and print the largest memory of this process."""
+    """Run a command of the project, and print the peak memory of this process."""
     with silent():
         project(list(args))
     print(peak_bytes())
 
 
 def run_bytes(images: int, width: int, batch_size: int) -> int:
-    """Peak memory of a CIFAR-10 run: two epochs of three steps and two validation batches."""
+    """Return a CIFAR-10 run's peak memory: two epochs of three steps, two validation batches."""
     with tempfile.TemporaryDirectory() as name:
         write_cifar(Path(name, "data"), images)
         args = ["fit", "--config", "cifar", "--data.root", str(Path(name, "data"))]
@@ -196,13 +196,13 @@ def run_bytes(images: int, width: int, batch_size: int) -> int:
 
 
 def memory_row(images: int, width: int, batch_size: int) -> Row:
-    """Peak memory of a run, less that of the smallest one, over what it can't do without."""
+    """Divide a run's peak memory, less that of the smallest run, by the memory it must use."""
     model = ResNet18(width=width)
     weights = sum(p.nbytes for p in model.parameters())
     batch = torch.rand(batch_size, 3, 32, 32), torch.zeros(batch_size, dtype=torch.int64)
     need = {"data": images * 3 * 32 * 32, "weights": weights, "gradients": weights}
     need |= {"momentum": weights, "activations": activations(model, *batch)}
-    # What is loaded on the way (TensorBoard, Matplotlib, kernels) is in both.
+    # Both include what is loaded on the way (TensorBoard, Matplotlib, kernels).
     smallest, whole = run_bytes(100, 1, 4), run_bytes(images, width, batch_size)
     ratio = (whole - smallest) / sum(need.values())
     row = {"name": f"peak memory, ResNet-18 of width {width}, batch {batch_size}", "ratio": ratio}
@@ -213,16 +213,16 @@ def memory_row(images: int, width: int, batch_size: int) -> Row:
 
 def main(args: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=3, help="of sizes and rows")
-    parser.add_argument("--images", type=int, default=4_000_000, help="the largest number of them")
-    parser.add_argument("--epochs", type=int, default=200, help="of the long run")
-    parser.add_argument("--rows", type=int, default=100_000, help="of the long metrics.csv")
-    parser.add_argument("--cifar", type=int, default=50_000, help="images of the memory row")
-    parser.add_argument("--width", type=int, default=64, help="of the memory row")
-    parser.add_argument("--batch_size", type=int, default=128, help="of the memory row")
+    parser.add_argument("--repeats", type=int, default=3, help="repeats of sizes and rows")
+    parser.add_argument("--images", type=int, default=4_000_000, help="largest number of images")
+    parser.add_argument("--epochs", type=int, default=200, help="epochs of the long run")
+    parser.add_argument("--rows", type=int, default=100_000, help="rows of the long metrics.csv")
+    parser.add_argument("--cifar", type=int, default=50_000, help="images of the memory run")
+    parser.add_argument("--width", type=int, default=64, help="width of the memory run")
+    parser.add_argument("--batch_size", type=int, default=128, help="batch of the memory run")
     parser.add_argument("--out", type=Path, default=RESULTS / "growth.json")
     options = parser.parse_args(args)
-    logging.getLogger("lightning").setLevel(logging.ERROR)  # else each fit says what it runs on
+    logging.getLogger("lightning").setLevel(logging.ERROR)  # else each fit prints its devices
     rows = size_rows(options.images, options.repeats)
     rows += length_rows(options.epochs)
     rows += log_rows(options.rows, options.repeats)

@@ -1,4 +1,4 @@
-"""Count the healthy models that InitLossCheck refuses: over seeds, shares of classes and widths.
+"""Count the healthy models that InitLossCheck refuses, over seeds, class shares and widths.
 
 python -m benchmarks.initial_loss --seeds 200
 """
@@ -32,7 +32,7 @@ NETWORKS: dict[str, Callable[[int], Task]] = {
 
 
 def batch_of(shares: list[float], seed: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return noisy images of a colour per class, normalised float32 (N, 3, 16, 16), and labels."""
+    """Return noisy images, one colour per class, normalised float32 (N, 3, 16, 16), and labels."""
     random = np.random.default_rng(seed)
     share = np.array(shares) / sum(shares)
     labels = random.choice(len(share), size, p=share)
@@ -43,7 +43,7 @@ def batch_of(shares: list[float], seed: int, size: int) -> tuple[Tensor, Tensor]
 
 
 def verdicts(network: str, shares: list[float], seeds: int, size: int = 128) -> Iterator[Verdict]:
-    """Yield the verdict on each of many untrained models, which have images of their own."""
+    """Yield the verdict on each of many untrained models, each with its own images."""
     with unseen():
         trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     for seed in range(seeds):

@@ -1,6 +1,6 @@
 """Batches: `TensorLoader` against a DataLoader; files: `ImageFolderDataModule` against a bare loop.
 
-All on one core, but for the decoding, which is on as many threads as there are cores on both sides.
+Everything runs on one core, except decoding, for which both sides use one thread per core.
 
 python -m benchmarks.loading
 """
@@ -27,13 +27,13 @@ from project.data import Augment, Compose, ImageFolderDataModule, Normalize, Ten
 from project.data.synthetic import stripes
 
 SIZE, BATCH_SIZE = 32, 512
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)  # of CIFAR-10
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)  # CIFAR-10's
 RANDOM = [v2.RandomCrop(SIZE, padding=4), v2.RandomHorizontalFlip()]
 FINISH = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
 
 
 class Transformed(Dataset[tuple[Tensor, int]]):
-    """Images in memory, of which each is transformed when it is asked for."""
+    """Images in memory, each of which is transformed when it is requested."""
 
     def __init__(self, images: Any, labels: list[int], transform: Callable[[Any], Tensor]) -> None:
         self.images, self.labels, self.transform = images, labels, transform
@@ -46,7 +46,7 @@ class Transformed(Dataset[tuple[Tensor, int]]):
 
 
 def batch_rows(number: int, repeats: int) -> list[Row]:
-    """Crop, flip and normalisation of colour images, 32×32, in batches of 512."""
+    """Measure crop, flip and normalisation of 32×32 colour images, in batches of 512."""
     images, targets = stripes(number, SIZE, 0)
     labels = targets.tolist()
     pictures = [Image.fromarray(image) for image in images.permute(0, 2, 3, 1).numpy()]
@@ -57,8 +57,8 @@ def batch_rows(number: int, repeats: int) -> list[Row]:
         shuffle=True,
         transform=Compose([Augment(crop=4, padding="zeros", flip=True), Normalize(MEAN, STD)]),
     )
-    # torchvision's data sets give PIL images: v2 as its documentation has it, the same on tensors
-    # that are kept in memory, and the geometry left to PIL.
+    # torchvision's data sets give PIL images. The competitors are v2 as documented, v2 on tensors
+    # kept in memory, and v2 with PIL for the geometry.
     by_hand: dict[str, tuple[Any, list[nn.Module]]] = {
         "torchvision v2": (pictures, [v2.ToImage(), *RANDOM, *FINISH]),
         "torchvision v2 on tensors": (images, [*RANDOM, *FINISH]),
@@ -86,7 +86,7 @@ def batch_rows(number: int, repeats: int) -> list[Row]:
 
 
 def write_jpegs(folder: Path, number: int, size: int) -> list[Path]:
-    """Colour images in two class folders."""
+    """Write colour images in two class folders."""
     images, _ = stripes(number, size, 0)
     paths = [folder / "ab"[k % 2] / f"{k}.jpg" for k in range(number)]
     for path, image in zip(paths, images.permute(0, 2, 3, 1).numpy(), strict=True):
@@ -102,13 +102,13 @@ def with_pil(path: Path) -> Any:
 
 
 def with_libjpeg(path: Path) -> Tensor:
-    """Decode a JPEG by torchvision's call of libjpeg, and nothing else."""
+    """Decode a JPEG with torchvision's libjpeg, and nothing else."""
     data = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
     return decode_image(data, ImageReadMode.RGB)
 
 
 def decoding_rows(number: int, size: int, repeats: int) -> list[Row]:
-    """All images of a folder, at the size that they have on disk."""
+    """Measure decoding all images of a folder, at the size that they have on disk."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         paths = write_jpegs(folder, number, size)
@@ -133,7 +133,7 @@ def decoding_rows(number: int, size: int, repeats: int) -> list[Row]:
     again = faster(f"second start, {number} JPEGs", found["again"], found["ours"], None)
     rows: list[Row] = [again]
     for name in ("libjpeg", "PIL"):
-        # The share of a bare loop's speed; it neither crops nor scales, and keeps nothing.
+        # Our share of a bare loop's speed; the loop does not crop, scale or keep anything.
         row = faster(
             f"decoding JPEGs, {size}×{size}, bare {name} loop", found["ours"], found[name], 0.7
         )
@@ -145,7 +145,7 @@ def decoding_rows(number: int, size: int, repeats: int) -> list[Row]:
 def main(args: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--images", type=int, default=10 * BATCH_SIZE, help="of the batches")
+    parser.add_argument("--images", type=int, default=10 * BATCH_SIZE, help="images to batch")
     parser.add_argument("--jpegs", type=int, default=2000)
     parser.add_argument("--out", type=Path, default=RESULTS / "loading.json")
     options = parser.parse_args(args)

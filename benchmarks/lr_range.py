@@ -20,7 +20,7 @@ FIT += ["--early_stopping", "null", "--trainer.logger", "false"]
 
 @dataclass
 class Task:
-    """Options of both commands, those of lr_find alone, and the epochs of the short runs."""
+    """The options of both commands, those of lr_find only, and the epochs of the short runs."""
 
     args: list[str]
     sweep: list[str]
@@ -28,7 +28,7 @@ class Task:
 
 
 def tasks(fashion_mnist: Path | None, images: Path | None) -> dict[str, Task]:
-    """Those whose data are there."""
+    """Return the tasks whose data are available."""
     found = {}
     if fashion_mnist:
         mlp = ["--config", "fashion_mnist", "--data.root", str(fashion_mnist)]
@@ -43,7 +43,7 @@ def tasks(fashion_mnist: Path | None, images: Path | None) -> dict[str, Task]:
 
 
 def loss_at(lr: float, args: list[str], epochs: int, folder: str) -> float:
-    """The best validation loss of a short run."""
+    """Return the best validation loss of a short run."""
     options = ["--model.optimizer.lr", str(lr), "--trainer.max_epochs", str(epochs)]
     options += ["--trainer.default_root_dir", folder]
     trained = command(["fit", *args, *QUIET, *FIT, *options]).trainer

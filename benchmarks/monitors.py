@@ -1,6 +1,6 @@
-"""The cost of the monitors in a step of the MLP, in one training that has them in turn.
+"""The cost of the monitors in a step of the MLP, in one training that switches them on and off.
 
-In CPU time and on one thread, which other programs on the machine disturb less than the clock's.
+It is measured in CPU time on one thread, which other programs disturb less than wall time.
 
 python -m benchmarks.monitors --pairs 100
 """
@@ -30,18 +30,18 @@ SETS = {"both": KINDS, **{kind.__name__: (kind,) for kind in KINDS}}
 
 
 class Turns(L.Callback):
-    """Takes the callbacks away and puts them back every block, and times each step."""
+    """Removes the callbacks and puts them back in alternate blocks, and times each step."""
 
     def __init__(self) -> None:
         self.names = cycle(SETS)
         self.name, self.on = next(self.names), False
-        # By set of monitors, whether they were there, and whether the step was logged.
+        # Keys: the set of monitors, whether they were active, and whether the step was logged.
         self.seconds: dict[tuple[str, bool, bool], list[float]] = defaultdict(list)
         self.begin = 0.0
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         logged = trainer.global_step % BLOCK == 0
-        if trainer.global_step > BLOCK:  # the first block is to warm up
+        if trainer.global_step > BLOCK:  # the first block is a warm-up
             seconds = time.process_time() - self.begin
             self.seconds[self.name, self.on, logged].append(seconds)
         if logged:
@@ -57,16 +57,16 @@ class Turns(L.Callback):
         trainer.callbacks = [self, *monitors]  # type: ignore[attr-defined]
 
     def step_s(self, name: str, on: bool) -> float:
-        """Mean over a block of the medians of its logged step and of the others."""
+        """Return a block's mean time per step, from the medians of logged and other steps."""
         logged, plain = (median(self.seconds[name, on, kind]) for kind in (True, False))
         return (logged + (BLOCK - 1) * plain) / BLOCK
 
 
 def measure(pairs: int, run: Path) -> list[dict[str, Any]]:
-    """What a step costs more with each set of monitors."""
+    """Measure how much more a step costs with each set of monitors."""
     torch.set_num_threads(1)
     turns = Turns()
-    # 77 steps an epoch, so that its end falls into blocks of either kind.
+    # 77 steps per epoch, so that epochs end in blocks of both kinds.
     data = SyntheticDataModule(64 * 77, 64, 0, image_size=16, batch_size=64)
     off = ("enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     options = {"logger": run_loggers(run, 0), "callbacks": [turns], **dict.fromkeys(off, False)}

@@ -1,4 +1,4 @@
-"""Kill -9 at random moments of one training against its uninterrupted twin; the cost of a save.
+"""Compare a training that is killed with kill -9 with its uninterrupted twin, and time a save.
 
 python -m benchmarks.resume --kills 20
 """
@@ -37,7 +37,7 @@ RESUME += ["--trainer.callbacks+", "benchmarks.resume.Trace"]
 
 
 class Trace(L.Callback):
-    """Leaves where the run stands in a file, for whoever kills it."""
+    """Writes the progress of the run to a file, for the process that kills it."""
 
     def _write(self, phase: str, trainer: L.Trainer, *_: Any) -> None:
         with TRACE.open("r+" if TRACE.exists() else "w") as file:
@@ -51,14 +51,14 @@ class Trace(L.Callback):
 
 
 def start(args: list[str], folder: Path) -> Popen[bytes]:
-    # One thread: two of a network this small wait for each other where other programs run.
+    # One thread: with a network this small, two would wait for each other on a busy machine.
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "project", *args]
     return Popen(command, cwd=folder, env=environment, stdout=DEVNULL, stderr=DEVNULL)
 
 
 def kill_once(folder: Path, wait_s: float) -> dict[str, Any]:
-    """Start or resume, kill -9 some time after training has begun, and load what is left."""
+    """Start or resume, kill -9 some time after training has begun, and load what was saved."""
     trace, last = folder / TRACE, folder / RUN / LAST
     trace.unlink(missing_ok=True)
     process = start(RESUME, folder)
@@ -73,7 +73,7 @@ def kill_once(folder: Path, wait_s: float) -> dict[str, Any]:
 
 
 def difference(a: Any, b: Any) -> float:
-    """The largest one between the numbers of two nests of dicts and lists."""
+    """Return the largest difference between the numbers of two nested dicts or lists."""
     if isinstance(a, dict):
         return difference([*a, *a.values()], [*b, *b.values()])
     if isinstance(a, list | tuple):
@@ -84,7 +84,7 @@ def difference(a: Any, b: Any) -> float:
 
 
 def end(run: Path) -> list[Any]:
-    """What must not depend on interruptions: states, metrics and record."""
+    """Return everything that must not depend on interruptions: states, metrics and record."""
     last, record = load_checkpoint(run / LAST), json.loads((run / RECORD).read_text())
     assert record["stopped_by"] == "max_epochs"
     states = [last[key] for key in ("state_dict", "optimizer_states", "lr_schedulers")]
@@ -93,7 +93,7 @@ def end(run: Path) -> list[Any]:
 
 
 def kills(number: int, root: Path) -> dict[str, Any]:
-    """Where each kill fell, and the largest difference to the twin at the end."""
+    """Return where each kill fell, and the largest difference from the twin at the end."""
     twin, killed = (Path(tempfile.mkdtemp(dir=root)) for _ in range(2))
     start(FIT, twin).wait()
     rng, rows = random.Random(0), []
@@ -109,7 +109,7 @@ def kills(number: int, root: Path) -> dict[str, Any]:
 
 
 def save_cost(model: Task, image_size: int, root: Path) -> dict[str, Any]:
-    """Size and median time of a checkpoint, and the share of the RNG and loader state in both."""
+    """Measure a checkpoint's size and median time, and the RNG and loader state's share of both."""
     off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     data = SyntheticDataModule(image_size=image_size, batch_size=8)
     rng, options = RNGState(), {"plugins": [AtomicCheckpointIO()], **dict.fromkeys(off, False)}

@@ -1,7 +1,7 @@
 """One process against two: images per second, efficiency and time in all-reduce, and a cost model.
 
-The variants take turns in the same processes, one thread each, so that what else the machine does
-hits all of them; a result is the median over rounds of the ratio within a round.
+The variants take turns in the same processes, one thread each, so that other load on the machine
+affects all of them. A result is the median over rounds of the ratio within a round.
 
 python -m benchmarks.scaling --rounds 20
 """
@@ -30,12 +30,12 @@ from project.models import MLP, ResNet18
 ROOT = Path(__file__).parents[1]
 WORLD = 2
 PORT = "29655"
-TOLERANCE = 0.15  # of the prediction, as a share of the speed-up
+TOLERANCE = 0.15  # error of the prediction, as a share of the speed-up
 
 
 @dataclass(frozen=True)
 class Case:
-    """A network, its batch over all processes, and steps that take some tenths of a second."""
+    """A network, its batch over all processes, and enough steps for some tenths of a second."""
 
     name: str
     model: Callable[[], nn.Module]
@@ -48,23 +48,23 @@ CASES = (
     Case("MLP", lambda: MLP(), (1, 28, 28), 128, 60),
     Case("ResNet18, width 16", lambda: ResNet18(width=16), (3, 32, 32), 32, 2),
 )
-# Links between devices, in bytes per second that all-reduce gets through one of them.
+# Links between devices: bytes per second that an all-reduce gets through one of them.
 LINKS = {"NVLink": 200e9, "PCIe 4.0 x16": 20e9, "100 Gbit/s": 10e9, "10 Gbit/s": 1e9}
 
 
 def all_reduce_s(num_bytes: float, devices: int, bytes_per_s: float, latency_s: float) -> float:
-    """Time of a ring all-reduce: each device sends and receives 2 (n - 1) parts of 1 / n."""
+    """Return the time of a ring all-reduce: each device sends and gets 2 (n - 1) parts of 1 / n."""
     return 2 * (devices - 1) * (num_bytes / devices / bytes_per_s + latency_s)
 
 
 def speed_up(compute_s: float, part_s: float, reduce_s: float, overlap: float = 0.0) -> float:
-    """How much faster a step gets.
+    """Return how many times faster a step gets.
 
     Args:
-        compute_s: Time of the whole batch on one device.
-        part_s: Time of one device's part of it.
-        reduce_s: Time of the all-reduce.
-        overlap: Share of it that is hidden behind the backward pass.
+        compute_s: Seconds for the whole batch on one device.
+        part_s: Seconds for one device's part of the batch.
+        reduce_s: Seconds of the all-reduce.
+        overlap: Share of the all-reduce that is hidden behind the backward pass.
     """
     return compute_s / (part_s + (1 - overlap) * reduce_s)
 
@@ -72,12 +72,12 @@ def speed_up(compute_s: float, part_s: float, reduce_s: float, overlap: float = 
 def smallest_batch(
     images_per_s: float, reduce_s: float, efficiency: float = 0.9, overlap: float = 0.0
 ) -> float:
-    """Images per device from which on the devices compute for that share of the time."""
+    """Return the images per device at which the devices compute for this share of the time."""
     return images_per_s * (1 - overlap) * reduce_s * efficiency / (1 - efficiency)
 
 
 def table() -> str:
-    """Smallest batch per device for 90 % efficiency, where nothing is hidden, as in docs."""
+    """Return the docs' table: the smallest batch per device for 90 %, if nothing is hidden."""
     rows = [
         ("ResNet18, 20,000 images/s", 11_173_962, 20_000),
         ("MLP, 2,000,000 images/s", 235_914, 2_000_000),
@@ -107,7 +107,7 @@ class Trainee:
         self.labels = torch.arange(case.batch_size) % 10
 
     def train(self, model: nn.Module, batch_size: int, steps: int) -> float:
-        """Seconds of a step."""
+        """Return the seconds of a step."""
         optimizer = SGD(model.parameters(), lr=1e-3)
         begin = time.perf_counter()
         for _ in range(steps):
@@ -118,7 +118,7 @@ class Trainee:
         return (time.perf_counter() - begin) / steps
 
     def reduce(self, steps: int) -> float:
-        """Seconds of an all-reduce of all gradients, with nothing else to do."""
+        """Return the seconds of an all-reduce of all gradients, with nothing else running."""
         flat = torch.zeros(sum(p.numel() for p in self.alone.parameters()))
         distributed.all_reduce(flat)
         begin = time.perf_counter()
@@ -127,7 +127,7 @@ class Trainee:
         return (time.perf_counter() - begin) / steps
 
     def profiled_s(self) -> float:
-        """Seconds in all-reduce of a step, by the profiler, waiting for the other included."""
+        """Return the profiler's seconds of all-reduce per step, waiting for the other included."""
         with profile(activities=[ProfilerActivity.CPU]) as profiler:
             self.train(self.together, self.case.batch_size // WORLD, 4)
         events = [e for e in profiler.key_averages() if "gloo:all_reduce" in e.key]
@@ -151,7 +151,7 @@ def work(rank: int, rounds: int, port: str, results: "SimpleQueue[Any]") -> None
             row["reduce"] = trainee.reduce(case.steps)
             row["fixed global batch"] = trainee.train(trainee.together, part, case.steps)
             row["fixed batch per device"] = trainee.train(trainee.together, whole, case.steps)
-            if k:  # the first round is to warm up
+            if k:  # the first round is a warm-up
                 rows.append(row)
         profiled_s = trainee.profiled_s()
         if rank == 0:
@@ -161,7 +161,7 @@ def work(rank: int, rounds: int, port: str, results: "SimpleQueue[Any]") -> None
 
 
 def measure(rounds: int, port: str = PORT) -> list[dict[str, Any]]:
-    """Speed-up and prediction of each case, at a fixed global batch and per device."""
+    """Return each case's speed-up and prediction, at a fixed global batch and per device."""
     context = multiprocessing.get_context("spawn")
     results = context.SimpleQueue()
     processes = multiprocessing.spawn(work, (rounds, port, results), WORLD, join=False)
@@ -173,7 +173,7 @@ def measure(rounds: int, port: str = PORT) -> list[dict[str, Any]]:
             ("fixed global batch", "part", 1),
             ("fixed batch per device", "whole", WORLD),
         ):
-            # Of images per second: a step has `factor` times the images.
+            # The speed-up is in images per second: a step has `factor` times the images.
             measured = median(factor * t["whole"] / t[kind] for t in times)
             predicted = median(factor * speed_up(t["whole"], t[part], t["reduce"]) for t in times)
             rows.append(
@@ -195,7 +195,7 @@ def measure(rounds: int, port: str = PORT) -> list[dict[str, Any]]:
 
 
 def draw(rows: list[dict[str, Any]]) -> Figure:
-    """Measured and predicted speed-up beside the ideal."""
+    """Draw the measured and predicted speed-ups beside the ideal."""
     figure = Figure(figsize=(8, 3.5), layout="constrained")
     axes = figure.subplots()
     places = range(len(rows))

@@ -1,7 +1,7 @@
-"""Time from the command line to the first training batch, and of the commands that train nothing.
+"""Time from the command line to the first training batch, and time of commands that do not train.
 
-Each is a process of its own, measured against one that only imports Lightning's command line. The
-clock is the wall's; the CPU seconds that stand beside it depend less on a busy machine.
+Each command is a process of its own, compared with one that only imports Lightning's command line.
+Times are wall time; the CPU seconds beside them depend less on how busy the machine is.
 
 python -m benchmarks.startup
 """
@@ -43,7 +43,7 @@ class FirstBatch(L.Callback):
 
 
 def start(args: list[str], folder: Path) -> tuple[float, float]:
-    """Seconds of the wall and of the CPU that a process takes."""
+    """Return the wall and CPU seconds that a process takes."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begin = time.perf_counter()
@@ -58,7 +58,7 @@ def start(args: list[str], folder: Path) -> tuple[float, float]:
 
 
 def imports_torch(args: list[str], folder: Path) -> bool:
-    """Whether a command of the project has loaded torch when it ends."""
+    """Return whether a command of the project has loaded torch by the time it ends."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", WITHOUT_TORCH, *args]
     done = subprocess.run(
@@ -68,7 +68,7 @@ def imports_torch(args: list[str], folder: Path) -> bool:
 
 
 def make_runs(folder: Path) -> None:
-    """Two groups of five finished runs, as `compare` reads them."""
+    """Write two groups of five finished runs, as `compare` reads them."""
     for group, accuracy in ((GROUPS[0], 0.8), (GROUPS[1], 0.9)):
         for seed in range(5):
             run = folder / group / f"version_{seed}"
@@ -82,9 +82,9 @@ def make_runs(folder: Path) -> None:
 
 
 def measure(folder: Path, repeats: int) -> list[Row]:
-    """Rows of the start-up, and whether the commands that read files load torch."""
+    """Return rows of start-up times, and of whether commands that read files load torch."""
     make_runs(folder)
-    commands = {  # and the largest share of the import that is good enough
+    commands = {  # with the largest acceptable share of the import's time
         "fit to the first batch, synthetic data, MLP": (FIT, 1.5),
         "the same with --preflight false": ([*FIT, "--preflight", "false"], 1.5),
         "--help": ([*PROJECT, "--help"], 1.25),

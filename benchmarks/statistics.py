@@ -1,4 +1,4 @@
-"""Interval, false positives and power of the reports, on simulated runs whose truth is known.
+"""Interval, false positives and power of the reports, on simulated runs with known true values.
 
 python -m benchmarks.statistics --runs 400000
 """
@@ -20,11 +20,11 @@ RESULTS = Path(__file__).parent / "results" / "statistics.json"
 
 
 def simulate(n: int, number: int, seed: int = 0) -> dict[str, float]:
-    """Shares of simulated comparisons of n normal runs a side.
+    """Simulate comparisons of n normally distributed runs a side.
 
     Returns:
-        How often the 95 % interval covers the mean, a difference is found where there is none,
-        and where there is the one that is reported as detectable at 80 % power.
+        The shares in which the 95 % interval covers the mean, in which a difference is found
+        though there is none, and in which one reported as detectable at 80 % power is found.
     """
     a, b = np.random.default_rng([seed, n]).normal(0.85, 0.005, (2, number, n))
     low, high = t_interval(a)
@@ -37,9 +37,9 @@ def simulate(n: int, number: int, seed: int = 0) -> dict[str, float]:
 
 
 def rows(n: int, number: int) -> list[dict[str, Any]]:
-    """What was found, what should be found, and by how much it may differ."""
+    """Return what was found, what should be found, and the allowed difference."""
     found = simulate(n, number)
-    # At n = 3 Welch's test finds too little: 3.5 %, which is what `power` says too.
+    # At n = 3, Welch's test finds too few: 3.5 %, as `power` predicts too.
     wanted = {"coverage": (0.95, 0.01), "power": (0.8, 0.03)}
     wanted["false_positives"] = (power(0, n) if n < 4 else 0.05, 0.01)
     return [

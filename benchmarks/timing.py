@@ -1,4 +1,4 @@
-"""What the benchmarks of speed share: interleaved timing, rows with a verdict, a table and JSON.
+"""Shared by the speed benchmarks: interleaved timing, rows with a verdict, a table and JSON.
 
 A machine's speed changes by the minute, so competitors take turns, and only ratios are compared.
 """
@@ -26,11 +26,11 @@ Row = dict[str, Any]
 
 
 class Clock(L.Callback):
-    """Notes when the epochs and steps of a fit begin, and when training ends.
+    """Records when the epochs and steps of a fit begin, and when training ends.
 
-    An epoch lasts until the next one begins or training ends: with its validation, its checkpoints
-    and its rows, and without what a run does once. A step lasts until the next one of the epoch
-    begins: with the loading of the next batch.
+    An epoch lasts until the next one begins or training ends, so it includes its validation,
+    checkpoints and rows, but not what a run does once. A step lasts until the next step of the
+    epoch begins, so it includes loading the next batch.
     """
 
     def __init__(self) -> None:
@@ -58,13 +58,13 @@ class Clock(L.Callback):
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """Let nothing that is printed be seen."""
+    """Hide everything that is printed."""
     with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
         yield
 
 
 def seconds(function: Callable[[], Any]) -> float:
-    """Time of one call."""
+    """Return the time of one call."""
     begin = time.perf_counter()
     function()
     return time.perf_counter() - begin
@@ -73,9 +73,9 @@ def seconds(function: Callable[[], Any]) -> float:
 def interleave(
     competitors: Mapping[str, Callable[[], Any]], repeats: int, warm_up: int = 1
 ) -> dict[str, list[Any]]:
-    """What each competitor returns, one after the other in each round; warm-up rounds are lost.
+    """Return each competitor's results; all run once per round, and warm-up rounds are dropped.
 
-    Every other round goes backwards, so that none always comes after the same one.
+    Every other round runs in reverse order, so that none always follows the same competitor.
     """
     found: dict[str, list[Any]] = {name: [] for name in competitors}
     for k in range(warm_up + repeats):
@@ -93,14 +93,14 @@ def versus(
     target: float | None,
     **more: Any,
 ) -> Row:
-    """A row: our time over theirs, as the ratio of medians, and how far the rounds' own ratios go.
+    """Return our time over theirs as a row: the ratio of medians, and the range over the rounds.
 
     Args:
-        name: Of the row.
-        ours: Seconds in each round.
-        theirs: Seconds in the same rounds.
-        target: Largest ratio that is good enough; None where there is no target.
-        more: Further facts.
+        name: Name of the row.
+        ours: Our seconds in each round.
+        theirs: Their seconds in the same rounds.
+        target: Largest acceptable ratio; None if there is no target.
+        more: Additional entries of the row.
     """
     ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
     row = {"name": name, "ratio": median(ours) / median(theirs), "target": target}
@@ -116,14 +116,14 @@ def faster(
     target: float | None,
     **more: Any,
 ) -> Row:
-    """A row as that of `versus` the other way round: how many times faster we are, at least."""
+    """Return a row like that of `versus`, inverted: how many times faster we are, at least."""
     row = versus(name, theirs, ours, target, **more)
     row |= {"ours_s": median(ours), "theirs_s": median(theirs), "at_least": True}
     return row | {"met": None if target is None else row["ratio"] >= target}
 
 
 def hardware() -> str:
-    """Processor, cores that this process may use, and GPU."""
+    """Return the processor, the cores that this process may use, and the GPU."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
@@ -134,12 +134,12 @@ def hardware() -> str:
 
 
 def load() -> float | None:
-    """Processes that wanted a core in the last minute: a busy machine gives bad figures."""
+    """Return the load of the last minute: measurements on a busy machine are not reliable."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
 def save(command: str, rows: Sequence[Row], path: Path, **more: Any) -> None:
-    """Write rows as JSON, with what they were measured on."""
+    """Write rows as JSON, with the hardware and versions they were measured on."""
     result = {"command": command, "hardware": hardware(), "versions": package_versions()}
     result |= {"threads": torch.get_num_threads(), "load": load(), **more, "rows": list(rows)}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def save(command: str, rows: Sequence[Row], path: Path, **more: Any) -> None:
 
 
 def report(command: str, rows: Sequence[Row], path: Path, **more: Any) -> None:
-    """Print a table of the rows, and write them."""
+    """Print the rows as a table, and write them."""
     print(f"\n{command}   on {hardware()}, {torch.get_num_threads()} threads, load {load()}")
     print(f"{'ratio':>9}  {'target':>9}  {'':7}what")
     for row in rows:

@@ -1,7 +1,8 @@
-"""Time of our `fit`, with everything on, against training loops as one writes them by hand.
+"""Time of our `fit`, with everything on, against hand-written training loops.
 
-An epoch is timed with its validation, rows and checkpoints; the whole fit also with what a run does
-once: parsing, data, pre-flight, pictures. Importing is in neither: see `benchmarks.startup`.
+The time of an epoch includes its validation, rows and checkpoints; that of the whole fit also
+includes what a run does once: parsing, data, pre-flight, pictures. Neither includes imports: see
+`benchmarks.startup`.
 
 python -m benchmarks.training --root data
 """
@@ -39,20 +40,20 @@ from project.commands.cli import main as project
 from project.data import FashionMNISTDataModule, SyntheticDataModule
 from project.models import MLP, ResNet18
 
-CONFIG = {"batch_size": 64, "lr": 2e-3, "weight_decay": 1e-2}  # that of configs/fashion_mnist.yaml
+CONFIG = {"batch_size": 64, "lr": 2e-3, "weight_decay": 1e-2}  # as in configs/fashion_mnist.yaml
 CLOCK = ["--trainer.callbacks+", "benchmarks.timing.Clock"]
 Split = tuple[Tensor, Tensor]
 
 
 @dataclass
 class Timed:
-    """What one training took, in seconds.
+    """The times of one training, in seconds.
 
     Args:
-        whole: From the call to its return.
-        epochs: Each of them.
-        steps: Each of them, but the last of an epoch.
-        before: From the call to the first epoch.
+        whole: Time from the call to its return.
+        epochs: Time of each epoch.
+        steps: Time of each step, except the last one of an epoch.
+        before: Time from the call to the first epoch.
     """
 
     whole: float
@@ -62,8 +63,8 @@ class Timed:
 
 
 def our_fit(args: list[str], folder: Path) -> Timed:
-    """The command, with its progress bar drawn as on a terminal, but into nothing."""
-    os.environ["FORCE_COLOR"] = "1"  # rich draws no bar where it sees no terminal
+    """Run the command with its progress bar drawn as on a terminal, but discarded."""
+    os.environ["FORCE_COLOR"] = "1"  # rich draws no bar without a terminal
     command = ["fit", *args, *CLOCK, "--trainer.default_root_dir", str(folder)]
     begin = time.perf_counter()
     with silent():
@@ -74,7 +75,7 @@ def our_fit(args: list[str], folder: Path) -> Timed:
 
 
 def fashion_mnist(root: Path, sizes: tuple[int, int]) -> dict[str, Split]:
-    """Normalised images, float32 (N, 1, 28, 28), and labels of the training and validation set."""
+    """Return normalised images, float32 (N, 1, 28, 28), and labels, of training and validation."""
     data = FashionMNISTDataModule(root, train_size=sizes[0], val_size=sizes[1])
     data.setup("fit")
     (mean,), (std,) = data.statistics
@@ -86,7 +87,7 @@ def fashion_mnist(root: Path, sizes: tuple[int, int]) -> dict[str, Split]:
 
 
 def dataloader_loop(root: Path, sizes: tuple[int, int], epochs: int, folder: Path) -> Timed:
-    """The loop of most tutorials: DataLoader, AdamW, `.item()` in each step, its own checkpoint."""
+    """Train as most tutorials do: DataLoader, AdamW, `.item()` in each step, its own checkpoint."""
     begin = time.perf_counter()
     sets = fashion_mnist(root, sizes)
     train = DataLoader(TensorDataset(*sets["train"]), CONFIG["batch_size"], shuffle=True)
@@ -121,7 +122,7 @@ def dataloader_loop(root: Path, sizes: tuple[int, int], epochs: int, folder: Pat
 
 
 def bare_trainer(root: Path, sizes: tuple[int, int], epochs: int) -> Timed:
-    """What Lightning itself costs: the same model and data, with all that can be off being off."""
+    """Measure Lightning itself: the same model and data, with everything optional turned off."""
     clock = Clock()
     data = FashionMNISTDataModule(
         root, batch_size=int(CONFIG["batch_size"]), train_size=sizes[0], val_size=sizes[1]
@@ -141,7 +142,7 @@ def bare_trainer(root: Path, sizes: tuple[int, int], epochs: int) -> Timed:
 
 
 def leanest_loop(root: Path, sizes: tuple[int, int], epochs: int) -> Timed:
-    """The same result with nothing that could be left out: no loader, no checkpoint, one number."""
+    """Reach the same result with nothing optional: no loader, no checkpoint, one number."""
     begin = time.perf_counter()
     sets = fashion_mnist(root, sizes)
     (images, labels), (val_images, val_labels) = sets["train"], sets["val"]
@@ -170,7 +171,7 @@ def leanest_loop(root: Path, sizes: tuple[int, int], epochs: int) -> Timed:
 
 
 def mlp_rows(root: Path, sizes: tuple[int, int], epochs: int, repeats: int) -> list[Row]:
-    """The MLP on FashionMNIST, batch 64: an epoch, and the whole fit."""
+    """Measure the MLP on FashionMNIST, batch 64: an epoch, and the whole fit."""
     args = ["--config", "fashion_mnist", "--data.root", str(root.resolve())]
     args += ["--data.train_size", str(sizes[0]), "--data.val_size", str(sizes[1])]
     args += ["--trainer.max_epochs", str(epochs), "--early_stopping.patience", "1000"]
@@ -206,7 +207,7 @@ def mlp_rows(root: Path, sizes: tuple[int, int], epochs: int, repeats: int) -> l
 
 
 def resnet_loop(width: int, batch_size: int, steps: int, precision: str) -> Timed:
-    """ResNet-18 on tensor batches, fused SGD, nothing else; the network is channels last itself."""
+    """Train ResNet-18 on tensor batches with fused SGD only; it sets channels last itself."""
     data = SyntheticDataModule(train_size=(steps + 1) * batch_size, val_size=0, test_size=0)
     data.setup("fit")
     images, labels, _ = data.sets["train"]
@@ -227,7 +228,7 @@ def resnet_loop(width: int, batch_size: int, steps: int, precision: str) -> Time
 
 
 def resnet_rows(width: int, batch_size: int, steps: int, repeats: int) -> list[Row]:
-    """A step of ResNet-18 in each precision, and what bfloat16 gains."""
+    """Measure a step of ResNet-18 in each precision, and the gain of bfloat16."""
     args = ["--config", "cifar", "--model.width", str(width), "--data", "SyntheticDataModule"]
     args += ["--data.batch_size", str(batch_size), "--data.val_size", "1", "--data.test_size", "0"]
     args += ["--data.train_size", str((steps + 1) * batch_size), "--trainer.max_epochs", "1"]
@@ -263,20 +264,20 @@ def resnet_rows(width: int, batch_size: int, steps: int, repeats: int) -> list[R
 
 def main(args: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--root", type=Path, default=Path("data"), help="of FashionMNIST")
+    parser.add_argument("--root", type=Path, default=Path("data"), help="folder of FashionMNIST")
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument(
-        "--sizes", type=int, nargs=2, default=(5000, 2000), help="of the MLP's sets"
+        "--sizes", type=int, nargs=2, default=(5000, 2000), help="sizes of the MLP's sets"
     )
-    parser.add_argument("--epochs", type=int, default=8, help="of the MLP, the first untimed")
-    parser.add_argument("--width", type=int, default=64, help="of ResNet-18; 0 leaves it out")
-    parser.add_argument("--batch_size", type=int, default=128, help="of ResNet-18")
-    parser.add_argument("--steps", type=int, default=5, help="of ResNet-18, the first untimed")
+    parser.add_argument("--epochs", type=int, default=8, help="the MLP's; first untimed")
+    parser.add_argument("--width", type=int, default=64, help="ResNet-18's; 0 skips it")
+    parser.add_argument("--batch_size", type=int, default=128, help="ResNet-18's batch size")
+    parser.add_argument("--steps", type=int, default=5, help="ResNet-18's; first untimed")
     parser.add_argument("--out", type=Path, default=RESULTS / "training.json")
     options = parser.parse_args(args)
-    # Lightning sets it, for 0.1 ms of each step of AdamW, which a loop by hand would not have.
+    # Lightning sets it, at 0.1 ms per AdamW step, which a hand-written loop would not pay.
     os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
-    logging.getLogger("lightning").setLevel(logging.ERROR)  # else each fit says what it runs on
+    logging.getLogger("lightning").setLevel(logging.ERROR)  # else each fit prints its devices
     sizes = (options.sizes[0], options.sizes[1])
     rows = mlp_rows(options.root, sizes, options.epochs, options.repeats)
     if options.width:

@@ -1,6 +1,6 @@
-"""Print what makes bash, zsh or fish complete commands: python scripts/completion.py bash
+"""Print a script that makes bash, zsh or fish complete commands: python scripts/completion.py bash
 
-The words are those of --help. The printed script holds all of them, so that a TAB starts no Python.
+The words come from --help. The script contains all of them, so that TAB does not start Python.
 """
 
 import inspect
@@ -19,9 +19,9 @@ from project.commands.cli import main
 from project.commands.links import FOLLOWS
 from project.commands.sources import config_folder
 from project.commands.table import COMMANDS, OWN_MAIN
-from project.runs.names import PACKAGE as NAME  # of the command too
+from project.runs.names import PACKAGE as NAME  # also the name of the command
 
-MANY = ("--trainer", "--model.metrics")  # options that take more classes than anyone lists
+MANY = ("--trainer", "--model.metrics")  # options that take too many classes to list
 BASH = """\
 _{name}() {{
   local words current="${{COMP_WORDS[COMP_CWORD]}}"
@@ -36,9 +36,9 @@ complete -o default -F _{name} {name}"""
 
 
 def help_of(command: str, *args: str) -> dict[str, str]:
-    """Return the options that the help of a command lists, each with its text."""
+    """Return the options in the help of a command, each with its text."""
     run = import_module(OWN_MAIN[command]).main if command in OWN_MAIN else main
-    wide = patch.dict(os.environ, COLUMNS="100000")  # a line for each text
+    wide = patch.dict(os.environ, COLUMNS="100000")  # one line per text
     with wide, redirect_stdout(io.StringIO()) as said, suppress(SystemExit):
         run([*args] if command in OWN_MAIN else [command, *args])
     found = {}
@@ -49,7 +49,7 @@ def help_of(command: str, *args: str) -> dict[str, str]:
 
 
 def choices(text: str) -> list[str]:
-    """Return what an option can be, if its help lists choices or classes."""
+    """Return the possible values of an option, if its help lists choices or classes."""
     braces = re.match(r"-\S+ {(.*?)}", text)
     if braces:
         return [word for word in braces[1].split(",") if word != "null"]
@@ -61,13 +61,13 @@ def choices(text: str) -> list[str]:
 
 
 def classes(text: str) -> list[str]:
-    """Return the full names of the classes that an option can be."""
+    """Return the full names of the classes that an option accepts."""
     found = re.search(r"known subclasses: (.*?)\)", text)
     return [n for n in found[1].split(", ") if not inspect.isabstract(locate(n))] if found else []
 
 
 def values(kind: Any) -> list[str]:
-    """Return what an argument of a type can be, if that is a choice."""
+    """Return the possible values of an argument of this type, if it is a choice."""
     if kind is bool:
         return ["true", "false"]
     parts = typing.get_args(kind)
@@ -77,7 +77,7 @@ def values(kind: Any) -> list[str]:
 
 
 def arguments(option: str, kind: Any) -> dict[str, list[str]]:
-    """Return the options for the arguments of a class, and of its bases."""
+    """Return the options for the arguments of a class and its bases."""
     found = {}
     for base in (base for base in kind.__mro__[:-1] if "__init__" in vars(base)):
         for p in inspect.signature(base.__init__).parameters.values():
@@ -88,7 +88,7 @@ def arguments(option: str, kind: Any) -> dict[str, list[str]]:
 
 
 def options() -> dict[str, list[str]]:
-    """Return every option with what it can be."""
+    """Return every option with its possible values."""
     texts = help_of("fit", "--model.help", "MLP")
     for command in (*COMMANDS, *OWN_MAIN):
         texts |= help_of(command, "--help")

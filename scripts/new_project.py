@@ -3,8 +3,8 @@
     python scripts/new_project.py ../my_project --name plankton
     python scripts/new_project.py ../my_project --update
 
-The machinery is copied byte for byte; everywhere else the package gets its new name. Branch
-`template` of the project keeps what came from here, so that `git merge template` brings updates.
+The machinery is copied byte for byte; everywhere else the package gets its new name. The project's
+branch `template` keeps what came from here, so that `git merge template` brings updates.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
 MACHINERY = tuple(f"project/{r}/" for r in ("runs", "engine", "preflight", "reports", "commands"))
-ROOMS = ("models", "data", "callbacks")  # the owner's, which no update touches
+ROOMS = ("models", "data", "callbacks")  # the owner's rooms: updates leave them alone
 OWNERS = ("README.md", "configs/", *(f"{top}/{r}/" for top in ("project", "tests") for r in ROOMS))
-STAYS = ("scripts/new_project.py", "docs/new_project.md")  # behind, with their tests
+STAYS = ("scripts/new_project.py", "docs/new_project.md")  # not copied, nor are their tests
 STAYS += ("tests/template/test_new.py", "tests/template/test_readme.py")
 TOP = r"\A# (.+?)\s*\n\s*(\S.*\n)+"  # title and first paragraph
-# What names the package; the word is also English, and in pyproject.toml a table.
+# Matches the package's name, but not the English word, nor the table in pyproject.toml.
 REFERENCE = re.compile(
     r"""
     (?<![\w.-])(?<![\n`]\[)(?<!org/)project(?=/|\\?\.[a-z_]|\ =\ "|\ \(pyproject|\ fit\ --)
@@ -39,7 +39,7 @@ REFERENCE = re.compile(
 
 
 def git(folder: Path, *args: str | Path) -> str:
-    """Return what a git command prints; a hook's variables do not name its repository."""
+    """Return the output of a git command, ignoring the repository that a hook's variables name."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "-c", "user.name=template", "-c", "user.email=template@localhost", *args]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, encoding="utf-8")
@@ -75,7 +75,7 @@ def copy(folder: Path, name: str, without: tuple[str, ...] = ()) -> str:
 
 
 def create(folder: Path, name: str) -> str:
-    """Make a repository with one commit, and return the template's version."""
+    """Create a repository with one commit, and return the template's version."""
     if ROOT in folder.parents or folder.is_file() or any(folder.glob("*")):
         raise ValueError(f"{folder} is not empty or lies in the template: name a new folder")
     if iskeyword(name) or not re.fullmatch(r"[a-z]([a-z0-9_]*[a-z0-9])?", name):
@@ -93,7 +93,7 @@ def create(folder: Path, name: str) -> str:
 
 
 def update(folder: Path) -> str:
-    """Add a commit to branch `template` of a project, and return the template's version."""
+    """Add a commit to a project's branch `template`, and return the template's version."""
     name = tomllib.loads(git(folder, "show", "template:pyproject.toml"))["project"]["name"]
     kept = tuple(REFERENCE.sub(name, path) for path in OWNERS)
     with TemporaryDirectory() as made:

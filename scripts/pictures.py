@@ -1,7 +1,7 @@
-"""Draws the pictures of the README anew, with its own commands: python scripts/pictures.py
+"""Draw the README's pictures again, with its own commands: python scripts/pictures.py
 
-Its arguments are options of `fit`, for each command: --data.root says where FashionMNIST is. The
-runs are in a folder that is removed; they take a minute on two CPU cores.
+The arguments are options of `fit` and are passed to each command, for example --data.root for the
+folder of FashionMNIST. The runs use a temporary folder and take a minute on two CPU cores.
 """
 
 import os
@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 COMMANDS = (
     "fit --config fashion_mnist",
-    "seed_noise --config fashion_mnist --seeds 5 --jobs 2",  # takes the run of seed 0 as it is
+    "seed_noise --config fashion_mnist --seeds 5 --jobs 2",  # reuses the run of seed 0
     "lr_find --config fashion_mnist",
 )
 DRAWN = {
@@ -26,8 +26,8 @@ DRAWN = {
 
 
 def main(options: list[str]) -> None:
-    """Run the commands and take over what they have drawn."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # the numbers depend on it
+    """Run the commands and copy the pictures that they draw."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # the results depend on it
     with TemporaryDirectory() as runs:
         for command in COMMANDS:
             args = [*command.split(), "--trainer.default_root_dir", runs, *options]
