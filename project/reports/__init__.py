@@ -1,1 +1,1 @@
-"""From run folders to numbers, text and figures; needs no trainer and no torch."""
+"""Numbers, text and figures made from run folders, without a trainer and without torch."""

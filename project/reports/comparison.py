@@ -1,4 +1,4 @@
-"""What may be concluded from comparing two groups of runs."""
+"""Conclusions that may be drawn from comparing two groups of runs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from .statistics import Comparison, pooled_std, seeds_needed
 from .tables import Scale
 
 ALPHA = 0.05
-MANY = 100  # more seeds a side than anybody trains to show a difference
+MANY = 100  # seeds a side; nobody trains more to show a difference
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Result:
 
     groups: tuple[SeedNoiseReport, SeedNoiseReport]
     found: Comparison
-    p: float  # corrected for the number of comparisons
+    p: float  # p-value, corrected for the number of comparisons
     comparisons: int
 
     @property
@@ -31,7 +31,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """Return what may be claimed, in words."""
+        """Return a sentence on what may be claimed."""
         found, scale = self.found, self.scale
         mode = recorded_mode(self.metric, (r for group in self.groups for r in group.records))
         names = [group.name for group in self.groups]
@@ -50,7 +50,7 @@ class Result:
         n, effect = sorted({len(v) for v in values}), abs(found.effect)
         measured = effect > 0 and seeds_needed(effect) <= MANY
         effect = effect if measured else 0.5
-        needed = max(seeds_needed(effect), n[0] + 1)  # Welch's test may need more than its model
+        needed = max(seeds_needed(effect), n[0] + 1)  # Welch's test may need more than the formula
         shown = effect * pooled_std(*values)
         return (
             f"no difference can be seen at n = {' and '.join(map(str, n))}; {needed} seeds a side "

@@ -1,4 +1,4 @@
-"""Curves of a run from its `metrics.csv`, at the end or while it is running."""
+"""Curves of a run, drawn from its `metrics.csv` at the end or while it is training."""
 
 import io
 import math
@@ -20,15 +20,15 @@ from .panels import MOST, Panel, choose_panels, draw_legend, grid
 from .tables import shorten
 
 CURVES = "curves.png"
-STYLES = {  # told apart without colours too
+STYLES = {  # distinguishable even without colours
     "train": ("training", "#0072B2", "-", "o"),
     "val": ("validation", "#D55E00", "--", "s"),
 }
-SPAN = 100  # from the lowest to the highest loss, beyond which the axis is logarithmic
+SPAN = 100  # ratio of the highest to the lowest loss above which the axis is logarithmic
 
-NAMED = 10  # classes in the legend
+NAMED = 10  # most classes in the legend
 CLASS_COLORS = [f"C{i}" for i in range(NAMED)]
-LONG = 24  # characters of a class in the legend
+LONG = 24  # most characters of a class name in the legend
 
 Points: TypeAlias = list[tuple[float, float]]
 Mark: TypeAlias = tuple[float, str]
@@ -40,12 +40,12 @@ def draw_curves(run: Path, monitor: str = "val/loss") -> Figure:
     Args:
         run: Path of the run folder. Until the first epoch is finished, steps are drawn instead.
         monitor: Name of the metric whose best value is marked as long as the run record names no
-            best epoch, if the record or the name says whether its lowest or its highest is best.
+            best epoch, provided that the record or the name says whether lower or higher is better.
     """
     metrics = read_metrics(run)
     record = read_record(run) if (run / RECORD).is_file() else None
     length = _epoch_length(metrics, monitor)
-    # A row of step s holds what s + 1 steps have led to, but the learning rate of the next step.
+    # The row of step s holds the results of s + 1 steps, but the learning rate of the next step.
     curves: dict[str, Points] = {
         name: [
             ((step + (not name.startswith("lr"))) / (length or 1), value) for step, value in rows
@@ -75,7 +75,7 @@ def draw_curves(run: Path, monitor: str = "val/loss") -> Figure:
 
 
 def _named_classes(panels: Sequence[Panel], monitor: str) -> dict[str, str]:
-    """Return the colours of the classes that the legend names: the monitored one, and the first."""
+    """Return the colours of the classes in the legend: the monitored class and the first ones."""
     labels = dict.fromkeys(label for panel in panels for label in panel.classes)
     monitored = monitor.split("/", 2)[-1]
     first = sorted(labels, key=lambda label: label != monitored)[:NAMED]
@@ -85,7 +85,7 @@ def _named_classes(panels: Sequence[Panel], monitor: str) -> dict[str, str]:
 def _draw_classes(
     axes: Axes, panel: Panel, curves: dict[str, Points], named: dict[str, str]
 ) -> None:
-    """Draw a thin line for each class, of validation unless there is none."""
+    """Draw a thin line for each class, of validation if it was measured."""
     for label in panel.classes:
         stages = [f"{stage}/{panel.metric}/{label}" for stage in ("val", "train")]
         points = next((curves[name] for name in stages if name in curves), [])
@@ -109,8 +109,8 @@ def _draw_rates(axes: Axes, rates: Sequence[Points]) -> None:
 
 
 def _draw_stages(axes: Axes, name: str, curves: dict[str, Points], best: Mark | None) -> None:
-    """Draw training and validation, the best epoch, and single batches behind them."""
-    whole = {"": (name, "0.2", "-", "o")} if name in curves else {}  # logged without a stage
+    """Draw training, validation and the best epoch, with the single batches behind them."""
+    whole = {"": (name, "0.2", "-", "o")} if name in curves else {}  # a metric without a stage
     for stage, (label, color, line, marker) in (STYLES | whole).items():
         points = curves.get(f"{stage}/{name}".lstrip("/"), [])
         broken = next((f"{x:.4g}" for x, y in points if not math.isfinite(y)), None)
@@ -137,9 +137,10 @@ def _columns(points: Points) -> tuple[list[float], list[float]]:
 
 
 def _epoch_length(metrics: dict[str, list[tuple[int, float]]], monitor: str) -> float | None:
-    """Return the optimiser steps of an epoch, once one is finished.
+    """Return the number of optimiser steps of an epoch, or None before the first is finished.
 
-    A Task logs its training loss then; for other models the monitored metric tells.
+    A Task logs its training loss at the end of each epoch. For other models, the rows of the
+    monitored metric are used.
     """
     name = next((name for name in ("train/loss", monitor) if name in metrics), None)
     if name is None:
@@ -149,7 +150,7 @@ def _epoch_length(metrics: dict[str, list[tuple[int, float]]], monitor: str) -> 
 
 
 def _best(record: Record | None, monitored: Points, mode: Mode | None) -> Mark | None:
-    """Return where the best epoch is marked, and what the mark is called."""
+    """Return the position and the label of the mark of the best epoch; None without a mark."""
     if record and record.best_epoch is not None:
         return record.best_epoch + 1, f"best epoch {record.best_epoch + 1}"
     sign = 1 if mode == "min" else -1
@@ -161,9 +162,9 @@ def _best(record: Record | None, monitored: Points, mode: Mode | None) -> Mark |
 
 
 def save_figure(figure: Figure, path: Path) -> bytes:
-    """Write a figure as PNG, so that at any instant there is a whole one, and return the PNG.
+    """Write a figure as PNG, so that at any instant there is a whole file, and return the PNG.
 
-    If it can't be written, that is a warning: no run ends because of a picture.
+    If the file can't be written, only a warning is printed: no run ends because of a picture.
     """
     png = to_png(figure)
     try:
@@ -175,7 +176,7 @@ def save_figure(figure: Figure, path: Path) -> bytes:
 
 
 def to_png(figure: Figure, dpi: int = 120) -> bytes:
-    """Return a figure as PNG, with this many dots per inch."""
+    """Return a figure as PNG, at a resolution of `dpi` dots per inch."""
     buffer = io.BytesIO()
     with glyphs_for(figure):
         figure.savefig(buffer, dpi=dpi)

@@ -9,17 +9,17 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 from matplotlib.text import Text
 
-BOXES = "Last Resort"  # matplotlib's font that has a box for everything
-NOTO = "Noto Sans"  # families made to have all scripts: asked before others
+BOXES = "Last Resort"  # matplotlib's font that has a box for every character
+NOTO = "Noto Sans"  # families that cover all scripts together; they are tried first
 
-_told: list[str] = []  # a character without a font, once the user was told
+_told: list[str] = []  # a character without a font, after the user was warned
 
 
 @contextmanager
 def glyphs_for(figure: Figure) -> Iterator[None]:
-    """Give the texts of a figure, while it is drawn, the fonts that have their characters.
+    """Use fonts for a figure's texts that have their characters, while the figure is drawn.
 
-    A character that no font has becomes a box; a warning says so once, not for each picture.
+    A character that no font has is drawn as a box. A warning says so once, not for each picture.
     """
     texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
     characters = {c for text in texts for c in text.get_text() if c.isprintable() and c != " "}
@@ -33,10 +33,10 @@ def glyphs_for(figure: Figure) -> Iterator[None]:
 
 @functools.cache
 def _fallbacks(characters: frozenset[str]) -> tuple[str, ...]:
-    """Return families that have the characters that the default font lacks, if any family does."""
+    """Return the font families needed for characters that the default font lacks."""
     missing = characters - _characters(findfont(FontProperties()))
     families = []
-    # The same order on each machine; a first font of a family stands for it.
+    # Only the first font of each family is looked at, and the order is the same on each machine.
     fonts = {font.name: font.fname for font in reversed(fontManager.ttflist)} if missing else {}
     names = [name for name in fonts if not name.startswith(BOXES)]
     for name in sorted(names, key=lambda name: (not name.startswith(NOTO), len(name), name)):
@@ -58,5 +58,5 @@ def _characters(path: str) -> frozenset[str]:
     """Return the characters that a font has."""
     try:
         return frozenset(map(chr, get_font(path).get_charmap()))
-    except (OSError, RuntimeError):  # a damaged file among those of the system
+    except (OSError, RuntimeError):  # one of the system's font files is damaged
         return frozenset()

@@ -1,4 +1,4 @@
-"""The panels of a figure of curves: one for each metric, whatever the metrics are."""
+"""The panels of a figure of curves, one for each metric that was logged."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 STAGES = ("train", "val")
-COLUMNS = 4  # panels in a row
-MOST = 11  # panels of metrics; with the learning rate they fill three rows
+COLUMNS = 4  # number of panels in a row
+MOST = 11  # most panels of metrics; with the learning rate they fill three rows
 TITLES = {"acc": "accuracy"}
 
 
@@ -19,8 +19,8 @@ class Panel:
     """A metric that is drawn for training and validation.
 
     Args:
-        metric: Name without its stage.
-        classes: Classes that it has values of, in the order of the file.
+        metric: Name of the metric, without its stage.
+        classes: Names of the classes that it has values for, in the order of the file.
     """
 
     metric: str
@@ -32,12 +32,12 @@ class Panel:
 
 
 def choose_panels(names: Iterable[str], monitor: str) -> list[Panel]:
-    """Return the panels for the metrics of a file: the loss and the monitored metric come first.
+    """Return the panels for the metrics of a file, with the loss and the monitored metric first.
 
     Values of single classes, such as val/recall/cat, share a panel.
 
     Args:
-        names: Columns of `metrics.csv`.
+        names: Names of the columns of `metrics.csv`.
         monitor: Name of the monitored metric, which may have no stage.
     """
     columns = list(names)
@@ -52,14 +52,14 @@ def choose_panels(names: Iterable[str], monitor: str) -> list[Panel]:
                 classes.append(label)
     stage, _, rest = monitor.partition("/")
     followed = rest.partition("/")[0] if stage in STAGES else monitor
-    if followed in columns:  # it is logged without a stage
+    if followed in columns:  # the monitored metric was logged without a stage
         found.setdefault(followed, [])
     order = sorted(found, key=lambda metric: (metric != "loss", metric != followed))
     return [_panel(metric, found[metric], columns) for metric in order] or [Panel("loss")]
 
 
 def _panel(metric: str, classes: list[str], columns: list[str]) -> Panel:
-    """Return a panel; a single class, without a value of all classes, is a metric by itself."""
+    """Return a panel; a single class without a value over all classes counts as a metric."""
     whole = any(name in columns for name in (metric, *(f"{stage}/{metric}" for stage in STAGES)))
     if len(classes) == 1 and not whole:
         return Panel(f"{metric}/{classes[0]}")
@@ -67,7 +67,7 @@ def _panel(metric: str, classes: list[str], columns: list[str]) -> Panel:
 
 
 def grid(number: int, xlabel: str) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a number of panels, up to four in a row."""
+    """Return a figure with this many panels, at most four in a row."""
     columns = min(number, COLUMNS)
     rows = math.ceil(number / columns)
     size = (max(3.5 * columns, 5), 3.6 + 2.8 * (rows - 1))
@@ -84,7 +84,7 @@ def grid(number: int, xlabel: str) -> tuple[Figure, list[Axes]]:
 
 
 def draw_legend(figure: Figure, panels: Sequence[Axes]) -> None:
-    """Explain the lines of all panels below them, where it covers no data."""
+    """Draw a legend for all panels below them, where it covers no data."""
     lines = {str(line.get_label()): line for axes in panels for line in axes.lines}
     order = sorted(lines, key=lambda label: label.startswith("class "))
     shown = {label: lines[label] for label in order if not label.startswith("_")}

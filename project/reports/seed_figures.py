@@ -1,4 +1,4 @@
-"""Figures of runs that differ by their seed."""
+"""Figures of runs that differ in their seed."""
 
 from pathlib import Path
 
@@ -11,14 +11,14 @@ from .sweep import SweepReport
 from .tables import Scale
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "black")  # Okabe, Ito
-NUMBERED = 10  # seeds; the numbers of more would cover each other
+NUMBERED = 10  # most seeds with their numbers drawn; more would overlap
 
 
 def draw_seeds(report: SeedNoiseReport) -> Figure:
-    """Draw each seed as a dot, with mean and interval, and beside it the curves of all seeds."""
+    """Draw each seed as a dot, with mean and interval, and next to it the curves of all seeds."""
     scale = Scale(report.metric, report.std)
     unit = scale.percent.replace(" %", ", %")
-    measured = report.metric.replace("test/", "val/")  # once an epoch
+    measured = report.metric.replace("test/", "val/")  # validation is measured once an epoch
     figure = Figure(figsize=(10, 4), layout="constrained")
     dots, curves = figure.subplots(1, 2)
     low, high = (end * scale.factor for end in report.ci95)
@@ -54,7 +54,7 @@ def draw_seeds(report: SeedNoiseReport) -> Figure:
 
 
 def draw_sweep(sweep: SweepReport) -> Figure:
-    """Draw each seed as a dot, with the mean of each variant and its interval, the best first."""
+    """Draw each seed as a dot, with the mean and the interval of each variant, the best first."""
     scale = Scale(sweep.metric, 1.0)
     figure = Figure(figsize=(max(5, 2 + 0.9 * len(sweep.reports)), 4), layout="constrained")
     axes = figure.add_subplot()
@@ -76,9 +76,9 @@ def draw_sweep(sweep: SweepReport) -> Figure:
 
 
 def _curve(run: Path, metric: str) -> tuple[list[float], list[float]]:
-    """Return epochs and values, or nothing for a run that logged no metrics."""
+    """Return epochs and values, both empty for a run that logged no metrics."""
     metrics = read_metrics(run)
     trained = metrics.get("train/loss", [(0, 0.0)])
-    steps = (trained[-1][0] + 1) / len(trained)  # of an epoch
+    steps = (trained[-1][0] + 1) / len(trained)  # number of optimiser steps of an epoch
     points = metrics.get(metric, [])
     return [(step + 1) / steps for step, _ in points], [value for _, value in points]

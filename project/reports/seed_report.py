@@ -1,6 +1,6 @@
-"""The report on runs of one config that differ by their seed: `seed_noise.md`, `.json`, `.png`.
+"""The report on runs of one config that differ in their seed: `seed_noise.md`, `.json`, `.png`.
 
-The report is made from run folders alone.
+The report is made only from run folders.
 """
 
 import json
@@ -44,13 +44,14 @@ class SeedNoiseReport:
         """Return the report on the runs of one config.
 
         Args:
-            spec: Folder of runs, or anything else that `find_runs` takes.
-            metric: Name of the metric; by default val/acc, or else what the runs monitor.
+            spec: Folder of runs, or anything else that `find_runs` accepts.
+            metric: Name of the metric; by default val/acc, or else the metric that the runs
+                monitor.
             sha256: Hash of the config; it may be left out if there is only one.
             variants: Number of variants that were tried, this one included.
 
         Raises:
-            ValueError: If fewer than two of the runs count, or they are of several configs.
+            ValueError: If fewer than two of the runs count, or if they are of several configs.
         """
         runs = find_runs(str(spec))
         configs = {r.config_sha256: r.run.name for r in read_runs(runs)[0]}
@@ -89,12 +90,12 @@ class SeedNoiseReport:
 
     @cached_property
     def detectable(self) -> float:
-        """The smallest difference that two sets of so many runs show at 80 % power."""
+        """The smallest difference that two sets of this many runs detect with 80 % power."""
         return detectable_effect(len(self.values)) * self.std
 
     @property
     def sampling_std(self) -> float | None:
-        """Standard deviation of an accuracy by the choice of examples, if their number is known."""
+        """Standard deviation of an accuracy due to the choice of examples; None if unknown."""
         number = self._examples
         accuracy = self.metric.rsplit("/", 1)[-1] == "acc"
         return sampling_std(self.mean, number) if accuracy and number else None
@@ -104,7 +105,7 @@ class SeedNoiseReport:
         return self.records[0].examples.get(self.metric.split("/")[0])
 
     def row(self) -> list[Any]:
-        """Return a row of a table of several reports, with the columns `COLUMNS`."""
+        """Return the report's row for a table of several reports, with the columns `COLUMNS`."""
         scale = Scale(self.metric, self.std)
         mean, std = scale.value(self.mean), scale.difference(self.std)
         return [len(self.values), mean, scale.interval(*self.ci95), std]
@@ -183,8 +184,8 @@ class SeedNoiseReport:
         return table(rows)
 
     def save(self, folder: Path) -> None:
-        """Write the three files."""
-        from .curves import to_png  # 0.3 s to import
+        """Write `seed_noise.md`, `seed_noise.json` and `seed_noise.png` into a folder."""
+        from .curves import to_png  # takes 0.3 s to import
         from .seed_figures import draw_seeds
 
         path = folder / REPORT

@@ -1,8 +1,8 @@
-"""Statistics of runs that differ by their seed: intervals, comparison, power and sample size.
+"""Statistics of runs that differ in their seed: intervals, comparison, power and sample size.
 
-A set of runs is an array of values; if it has more axes, the runs are along the last one. Runs
-with the same seed in two sets are not a pair: what varies is the sensitivity to any perturbation,
-not the seed (arXiv:2304.01910).
+A set of runs is an array of values; if it has several axes, the runs are along the last one. Runs
+with the same seed in two sets do not form a pair: results vary because training is sensitive to
+any perturbation, not because of the seed (arXiv:2304.01910).
 """
 
 import warnings
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy  # which imports its submodules when they are first used
+import scipy  # imports its submodules only when they are first used
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
@@ -18,7 +18,7 @@ LEVEL, POWER = 0.95, 0.8
 
 
 def t_interval(values: ArrayLike) -> tuple[Any, Any]:
-    """Return the low and high end of the 95 % interval of the mean, by Student's t."""
+    """Return the ends of the 95 % confidence interval of the mean, low and high, by Student's t."""
     x = np.asarray(values, dtype=np.float64)
     n = x.shape[-1]
     half = scipy.stats.t.ppf((1 + LEVEL) / 2, n - 1) * x.std(-1, ddof=1) / np.sqrt(n)
@@ -26,7 +26,7 @@ def t_interval(values: ArrayLike) -> tuple[Any, Any]:
 
 
 def sampling_std(share: float, n: int) -> float:
-    """Return the standard deviation of a share measured on n examples, by their choice alone."""
+    """Return the standard deviation of a share on n examples that is due only to their choice."""
     return float(np.sqrt(share * (1 - share) / n))
 
 
@@ -34,17 +34,17 @@ def sampling_std(share: float, n: int) -> float:
 class Comparison:
     """Means of two sets of runs compared by Welch's t-test, as numbers or arrays of them."""
 
-    difference: Any  # of the second from the first
+    difference: Any  # second mean minus first mean
     low: Any
     high: Any
     p: Any
-    effect: Any  # the difference in pooled standard deviations
+    effect: Any  # difference in pooled standard deviations
 
 
 def welch(a: ArrayLike, b: ArrayLike) -> Comparison:
     """Compare two sets of runs whose standard deviations may differ."""
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    with warnings.catch_warnings():  # one set may have no variation, which is a result too
+    with warnings.catch_warnings():  # scipy warns of a set without variation, which is valid here
         warnings.filterwarnings("ignore", message="Precision loss")
         test = scipy.stats.ttest_ind(y, x, axis=-1, equal_var=False)
     interval = test.confidence_interval(LEVEL)
@@ -54,7 +54,7 @@ def welch(a: ArrayLike, b: ArrayLike) -> Comparison:
 
 
 def pooled_std(a: ArrayLike, b: ArrayLike) -> Any:
-    """Return the standard deviation within two sets of runs."""
+    """Return the pooled standard deviation within two sets of runs."""
     sets = [np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)]
     freedom = [x.shape[-1] - 1 for x in sets]
     squares = sum(x.var(-1, ddof=1) * df for x, df in zip(sets, freedom, strict=True))
@@ -62,12 +62,13 @@ def pooled_std(a: ArrayLike, b: ArrayLike) -> Any:
 
 
 def power(effect: float, n: int) -> float:
-    """Return the chance that Welch's test at 5 % shows a difference, with n normal runs a side.
+    """Return the probability that Welch's test at 5 % detects a difference, with n runs a side.
 
-    With equal standard deviations the statistic is a noncentral t with 2n − 2 degrees of freedom.
-    It is independent of the share of one variance in their sum, a beta variable, from which
-    Welch's degrees of freedom follow; the mean over its quantiles is the integral over it. Always
-    taking 2n − 2 of them would promise 80 % where three runs a side find 70 %.
+    The values of the runs are assumed to be normal. With equal standard deviations, the statistic
+    has a noncentral t distribution with 2n − 2 degrees of freedom. It is independent of the share
+    of one variance in the sum of both, a beta variable that determines Welch's degrees of freedom;
+    averaging over its quantiles integrates over it. Always using 2n − 2 degrees of freedom would
+    promise 80 % in cases in which three runs a side achieve 70 %.
 
     Args:
         effect: True difference, in standard deviations.
@@ -78,18 +79,18 @@ def power(effect: float, n: int) -> float:
     center = abs(effect) * np.sqrt(n / 2)
     above = scipy.stats.nct.sf(critical, 2 * n - 2, center)
     below = scipy.stats.nct.cdf(-critical, 2 * n - 2, center)
-    return float((above + np.nan_to_num(below)).mean())  # nan where it is below 1e-12
+    return float((above + np.nan_to_num(below)).mean())  # scipy returns nan for less than 1e-12
 
 
 def detectable_effect(n: int) -> float:
-    """Return the smallest difference, in standard deviations, that n runs a side show at 80 %."""
+    """Return the smallest effect, in standard deviations, that n runs a side detect at 80 %."""
     return float(scipy.optimize.brentq(lambda effect: power(effect, n) - POWER, 0.01, 20))
 
 
 def seeds_needed(effect: float) -> int:
-    """Return the runs a side that show a difference, in standard deviations, at 80 % power."""
+    """Return the runs a side needed to detect an effect, in standard deviations, at 80 % power."""
     z = scipy.stats.norm.ppf((1 + LEVEL) / 2) + scipy.stats.norm.ppf(POWER)
-    n = max(2, int(2 * (z / effect) ** 2))  # of normal variables: never more than needed
+    n = max(2, int(2 * (z / effect) ** 2))  # by the normal approximation, never more than needed
     while power(effect, n) < POWER:
         n += 1
     return n

@@ -21,7 +21,7 @@ from .tables import table
 class SweepReport:
     """The reports on the variants of a config, sorted by their means.
 
-    The best comes first, or the highest if no run records which is better.
+    The best comes first, or the highest if no run records which direction is better.
     """
 
     name: str
@@ -46,12 +46,15 @@ class SweepReport:
         return recorded_mode(self.metric, records)
 
     def label(self, report: SeedNoiseReport) -> str:
-        """Return the swept values, from the name of a report."""
+        """Return the swept values, taken from the name of a report."""
         return report.name.removeprefix(f"{self.name}-")
 
     @cached_property
     def p_values(self) -> list[float]:
-        """p-value of each variant against the best, corrected for all pairs: the data chose it."""
+        """The p-value of each variant against the best one.
+
+        The values are corrected for all pairs, since the best one was chosen by the same data.
+        """
         pairs = list(combinations([report.values for report in self.reports], 2))
         p = [welch(a, b).p if pooled_std(a, b) > 0 else 1.0 for a, b in pairs]
         return [float(value) for value in holm(p)[: len(self.reports) - 1]]
@@ -81,8 +84,8 @@ class SweepReport:
         return "\n\n".join([f"# {self.name}: {self.metric}", table(rows), verdict, note])
 
     def save(self, root: Path) -> Path:
-        """Write `<name>-<settings>.md`, `.json` and `.png` beside the folders of the variants."""
-        from .curves import to_png  # 0.3 s to import
+        """Write `<name>-<settings>.md`, `.json` and `.png` next to the folders of the variants."""
+        from .curves import to_png  # takes 0.3 s to import
         from .seed_figures import draw_sweep
 
         settings = re.findall(r"(?:^|-)([A-Za-z_]\w*)=", self.label(self.reports[0]))

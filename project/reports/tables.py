@@ -1,18 +1,18 @@
-"""Numbers and tables as text, with as many digits as the noise between seeds leaves."""
+"""Numbers and tables as text, with as many digits as the noise between seeds justifies."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-KEPT = 3  # columns that are always shown: run, monitored metric or sorted column, status
-LONG = 32  # characters to which the name of a run is shortened in favour of another column
-NARROWEST = 8  # characters of a shortened column
+KEPT = 3  # number of columns always shown: run, monitored metric or sorted column, status
+LONG = 32  # characters to which the name of a run is shortened to make room for another column
+NARROWEST = 8  # fewest characters of a shortened column
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Writes values of a metric: accuracies in percent, and all to two digits of the noise."""
+    """Formats values of a metric: accuracies in percent, and all to two digits of the noise."""
 
     metric: str
     std: float
@@ -45,7 +45,7 @@ class Scale:
 
 
 def table(rows: Sequence[Sequence[Any]]) -> str:
-    """Return rows, the first of them the header, as Markdown that reads well as text too."""
+    """Return rows, the first of which is the header, as Markdown that is also readable as text."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     cells.insert(1, ["-" * width for width in widths])
@@ -54,9 +54,9 @@ def table(rows: Sequence[Sequence[Any]]) -> str:
 
 
 def fit(cells: list[list[str]], wanted: Sequence[str], width: int) -> list[list[str]]:
-    """Return the wanted columns for which there is room; the first ones stay in any case.
+    """Return the wanted columns that fit into `width` characters; the first ones always stay.
 
-    If they are still too wide, the widest column is shortened first.
+    If the columns are still too wide, the widest column is shortened first.
     """
     widths = {column[0]: max(map(len, column)) for column in zip(*cells, strict=True)}
     least = widths | {"run": min(widths["run"], LONG)}
@@ -72,7 +72,7 @@ def fit(cells: list[list[str]], wanted: Sequence[str], width: int) -> list[list[
 
 
 def shorten(text: str, size: int) -> str:
-    """Return a text without its middle, if it is longer than this many characters."""
+    """Return a text with its middle cut out if it is longer than `size` characters."""
     if len(text) <= size:
         return text
     end = (size - 1) // 2
