@@ -1,6 +1,6 @@
 """Real data for the tests that need them: FashionMNIST and CIFAR-10 in `shared/data`.
 
-That folder lies beside the checkout, or where PROJECT_TEST_DATA says; nothing is downloaded.
+That folder is next to the checkout, or where PROJECT_TEST_DATA says. Nothing is downloaded.
 """
 
 import os
@@ -25,13 +25,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests sta
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long tests come first: else one process has the last of them while the others wait."""
+    """Run the long tests first, so that no process still has one of them while the others wait."""
     items.sort(key=lambda item: "slow" not in item.keywords)
 
 
 @pytest.fixture(autouse=True)
 def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test leaves behind is in a folder of its own."""
+    """Run each test in a folder of its own, which holds whatever it leaves behind."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FORCE_COLOR", raising=False)  # which a notebook leaves set
     monkeypatch.delenv("COLUMNS", raising=False)  # of which tables are as wide
@@ -39,7 +39,7 @@ def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _without_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs draw nothing, which takes longer than they do, but in tests with the marker."""
+    """Let runs draw nothing except in tests with the marker: drawing takes longer than the runs."""
     if "pictures" not in request.keywords:
         for callback in (PredictionGrid, CurvesMonitor):
             monkeypatch.setattr(callback, "_draw", lambda *_: None)
@@ -47,7 +47,7 @@ def _without_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def exit_code(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], int]:
-    """Exit code of `python -m project` with some arguments, in this process."""
+    """Return the exit code of `python -m project` with some arguments, run in this process."""
 
     def run(args: list[str]) -> int:
         monkeypatch.setattr(sys, "argv", ["project", *args])
@@ -66,7 +66,7 @@ def exit_code(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], int]:
 
 @pytest.fixture(scope="session")
 def fashion_mnist_root() -> Path:
-    """Folder of the four original IDX files, gzipped."""
+    """Return the folder of the four original IDX files, gzipped."""
     root = SHARED / "fashion-mnist"
     if not root.is_dir():
         pytest.skip(f"no FashionMNIST in {root}: set PROJECT_TEST_DATA")
@@ -75,7 +75,7 @@ def fashion_mnist_root() -> Path:
 
 @pytest.fixture(scope="session")
 def cifar_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some 2,000 CIFAR-10 images, JPEG, as `train/<class>/…` and `test/<class>/…`."""
+    """Return a folder of about 2,000 CIFAR-10 JPEGs, `train/<class>/…` and `test/<class>/…`."""
     archive = SHARED / "cifar10-images.tar.xz"
     if not archive.is_file():
         pytest.skip(f"no {archive}: set PROJECT_TEST_DATA")

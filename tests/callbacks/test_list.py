@@ -1,4 +1,4 @@
-"""The list of what a run has: each of it goes by name, and one of one's own is one line."""
+"""The list of a run's callbacks: each can be turned off by name, and adding one takes one line."""
 
 import json
 import logging
@@ -70,7 +70,7 @@ def test_a_resume_without_them_is_exact(caplog: pytest.LogCaptureFixture) -> Non
 
 
 class Greeting(Callback):
-    """Says a word at the start of training.
+    """Records a word at the start of training.
 
     Args:
         word: Word to say.
@@ -87,7 +87,7 @@ class Greeting(Callback):
 
 @dataclass
 class Longer(Callbacks):
-    """The list with a line more."""
+    """The list with one more line."""
 
     greeting: Greeting | None = lazy_instance(Greeting)
 

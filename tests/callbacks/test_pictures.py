@@ -1,4 +1,4 @@
-"""The pictures of a run show its validation set and its curves, and leave the run as it was."""
+"""The pictures of a run show its validation set and its curves, and do not change the run."""
 
 import base64
 import io
@@ -35,7 +35,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def make(val_size: int = 37) -> tuple[MLP, SyntheticDataModule]:
-    """A model with dropout and batch normalisation; validation batches of 32 and 5 examples."""
+    """Return a model with dropout and batch normalisation, and data.
+
+    By default, the validation batches have 32 and 5 examples.
+    """
     torch.manual_seed(0)
     data = SyntheticDataModule(48, val_size, 0, image_size=8, batch_size=8)
     return MLP([16], in_channels=3, image_size=8), data
@@ -71,7 +74,7 @@ class Spy(L.Callback):
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[ClassPredictions]:
-    """All predictions, in place of the figures of them."""
+    """Collect all predictions instead of drawing figures of them."""
     seen: list[ClassPredictions] = []
 
     def keep(*args: Any) -> ClassPredictions | None:

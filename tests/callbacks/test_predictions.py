@@ -63,7 +63,7 @@ class Blocks(ImageDataModule):
 def make(
     size: int, names: list[str] | None = None, **kwargs: int
 ) -> tuple[ClassPredictions, ImageDataModule]:
-    """Predictions of which every third is wrong, and the higher in loss the later."""
+    """Return predictions of which every third is wrong, with losses that rise with the index."""
     data = Blocks(size, names or ["cat", "dog", "owl"], **kwargs)
     data.setup("fit")
     labels = data.sets["val"][1]

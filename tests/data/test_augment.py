@@ -31,7 +31,7 @@ def noise(channels: int = 3, size: tuple[int, int] = (10, 12), number: int = 6) 
 
 
 def smooth(channels: int = 3, size: tuple[int, int] = (32, 40), number: int = 4) -> Tensor:
-    """Images of grey levels 32 to 224 without sharp edges, where interpolations agree."""
+    """Return images of grey levels 32 to 224 without sharp edges, so that interpolations agree."""
     coarse = torch.rand(number, channels, 4, 5, generator=generator(channels))
     return F.resize(32 + 192 * coarse, list(size), antialias=True).round().to(torch.uint8)
 
@@ -287,7 +287,7 @@ MOVES = Augment(resized_crop=0.4, rotation=40, crop=2, padding="zeros", flip=Tru
 
 
 def blocks(number: int = 5, size: tuple[int, int] = (24, 20)) -> Tensor:
-    """Masks of four classes in blocks of 4×4 pixels, int64 (N, H, W)."""
+    """Return masks of four classes in blocks of 4×4 pixels, int64 (N, H, W)."""
     coarse = torch.randint(4, (number, size[0] // 4, size[1] // 4), generator=generator(number))
     return coarse.repeat_interleave(4, 1).repeat_interleave(4, 2)
 

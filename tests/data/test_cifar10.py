@@ -1,4 +1,4 @@
-"""CIFAR-10 in its four official forms, made here from real images, and what is refused."""
+"""CIFAR-10 in its four official forms, made here from real images, and the files it refuses."""
 
 import io
 import os
@@ -30,7 +30,7 @@ def set_up(root: Path, *stages: str) -> CIFAR10DataModule:
 
 
 def damage(kind: str, data: bytes) -> bytes:
-    """What can happen to a file: bytes that are gone, wrong or of something else."""
+    """Damage a file: bytes go missing, change, or belong to something else."""
     middle = len(data) // 2
     return {
         "empty": b"",
@@ -43,7 +43,7 @@ def damage(kind: str, data: bytes) -> bytes:
 
 
 class Python2Pickler(pickle._Pickler):
-    """Pickles bytes and text as Python 2 did, which wrote the official files."""
+    """Pickles bytes and text as Python 2 did, with which the official files were written."""
 
     def save_string(self, value: bytes | str) -> None:
         data = value.encode("latin1") if isinstance(value, str) else value
@@ -71,7 +71,7 @@ FORMS = [PYTHON, BINARY, *PACKED.values()]
 
 @pytest.fixture(scope="module")
 def cifar_batches(cifar_images: Path) -> Batches:
-    """Real images as rows of the official files, 300 in each of five training files."""
+    """Return real images as rows of the official files, 300 in each of five training files."""
 
     def rows(split: str) -> tuple[np.ndarray, np.ndarray]:
         files = sorted((cifar_images / split).glob("*/*.jpg"))
@@ -92,7 +92,7 @@ def cifar_batches(cifar_images: Path) -> Batches:
 
 @pytest.fixture(scope="module")
 def cifar_forms(tmp_path_factory: pytest.TempPathFactory, cifar_batches: Batches) -> Path:
-    """The two official folders and the two official archives."""
+    """Write the two official folders and the two official archives."""
     root = tmp_path_factory.mktemp("cifar")
     for folder in (PYTHON, BINARY):
         (root / folder).mkdir()
@@ -111,7 +111,7 @@ def cifar_forms(tmp_path_factory: pytest.TempPathFactory, cifar_batches: Batches
 
 @pytest.fixture
 def cifar_root(tmp_path: Path, cifar_forms: Path) -> Callable[[str], Path]:
-    """Puts one form into a folder of its own, where a test may damage it."""
+    """Return a function that copies one form into a folder of its own, which a test may damage."""
 
     def copy(form: str) -> Path:
         source = cifar_forms / form
@@ -223,7 +223,7 @@ def test_cifar10_batch_with_other_content_is_refused(
 
 
 class Call:
-    """Pickles as a call, which a plain `pickle.loads` carries out."""
+    """Pickles as a function call, which a plain `pickle.loads` would carry out."""
 
     def __init__(self, function: Callable[..., Any], *args: Any) -> None:
         self.function, self.args = function, args

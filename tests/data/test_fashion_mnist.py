@@ -1,4 +1,4 @@
-"""FashionMNIST: the real files, and files of its format that are made or broken here."""
+"""FashionMNIST: the real files, and files of the same format that are made or damaged here."""
 
 import gzip
 import os
@@ -93,7 +93,7 @@ def test_fashion_mnist_file_forms(tmp_path: Path, folder: str, pack: bool) -> No
 
 
 def damage(kind: str, data: bytes) -> bytes:
-    """What can happen to a file: bytes that are gone, wrong or of something else."""
+    """Damage a file: bytes go missing, change, or belong to something else."""
     middle = len(data) // 2
     return {
         "empty": b"",

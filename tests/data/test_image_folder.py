@@ -44,7 +44,7 @@ def epoch_of(loader: TensorLoader | list[TensorLoader], epoch: int = 0) -> list[
 
 @pytest.fixture
 def one_level(tmp_path: Path) -> Path:
-    """30 images of cats and 20 of dogs."""
+    """Write 30 images of cats and 20 of dogs."""
     for first, name, count in ((0, "cat", 30), (30, "dog", 20)):
         for k in range(count):
             write(tmp_path / name / f"{k:02}.png", seed=first + k)
@@ -53,7 +53,7 @@ def one_level(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def nested(tmp_path: Path) -> Path:
-    """6, 3 and 4 images of each class."""
+    """Write 6 training, 3 validation and 4 test images of each class."""
     seed = 0
     for part, count in zip(PARTS, (6, 3, 4), strict=True):
         for name in ("cat", "dog"):
@@ -164,7 +164,7 @@ def decode(tmp_path: Path) -> Callable[..., Tensor]:
 
 
 def chw(pixels: np.ndarray) -> Tensor:
-    """uint8 (H, W, C) or (H, W) as a tensor (C, H, W)."""
+    """Return an array, uint8 (H, W, C) or (H, W), as a tensor (C, H, W)."""
     return torch.from_numpy(np.atleast_3d(pixels).transpose(2, 0, 1).copy())
 
 
@@ -203,7 +203,7 @@ def test_grey_of_colors_is_luma(decode: Callable[..., Tensor]) -> None:
 
 
 def palette_image() -> tuple[Image.Image, np.ndarray]:
-    """An image of four colours, and its pixels."""
+    """Return an image of four colours, and its pixels."""
     colors, index = noise(4, 3, seed=5), noise(8, 8, seed=6) % 4
     image = Image.fromarray(index)
     image.putpalette(colors.flatten().tolist())
@@ -342,7 +342,7 @@ def test_memory_budget_is_in_gb_of_pixels(one_level: Path) -> None:
 
 
 def cached(root: Path) -> list[Path]:
-    """The files of decoded pixels."""
+    """Return the paths of the files of decoded pixels."""
     return sorted((root / ".cache").glob("*.npy")) if (root / ".cache").is_dir() else []
 
 

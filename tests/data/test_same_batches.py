@@ -1,7 +1,7 @@
-"""Batches are bit for bit those that earlier checkpoints and results were made with.
+"""Batches are bit for bit the same as those that earlier checkpoints and results were made with.
 
-The hashes are of the batches themselves. If one changes, every seed gives another training than
-before: no refactoring may do that.
+The hashes are of the batches themselves. If one changes, every seed gives a different training run
+than before, which no refactoring may cause.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ EVERYTHING = Augment(
 
 
 def loader(augment: Augment | None, **kwargs: Any) -> TensorLoader:
-    """Batches of 8 of 50 images of noise, 3×8×8, in classes of 30, 15 and 5."""
+    """Return batches of 8 from 50 images of noise, 3×8×8, in classes of 30, 15 and 5."""
     images = torch.randint(256, (50, 3, 8, 8), generator=generator(50), dtype=torch.uint8)
     labels = torch.arange(3).repeat_interleave(torch.tensor([30, 15, 5]))
     options: dict[str, Any] = {"shuffle": True, "seed": 7, **kwargs}

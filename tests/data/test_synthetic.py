@@ -1,4 +1,4 @@
-"""Synthetic images: reproducible, balanced, and not to be told apart by their mean."""
+"""Synthetic images: reproducible, balanced, and not distinguishable by their mean."""
 
 from typing import Any
 

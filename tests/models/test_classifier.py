@@ -101,7 +101,7 @@ SCHEDULES: dict[str, tuple[list[str], Callable[[Optimizer], Any], str]] = {
 def run_and_record(
     monkeypatch: pytest.MonkeyPatch, args: list[str]
 ) -> tuple[list[float], list[float]]:
-    """The learning rate of each step and the validation loss of each epoch."""
+    """Return the learning rate of each step and the validation loss of each epoch."""
     rates: list[float] = []
     losses: list[float] = []
 

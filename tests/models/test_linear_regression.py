@@ -43,7 +43,7 @@ def learnt(model: Any) -> Tensor:
 
 
 def least_squares(data: LinearDataModule) -> Tensor:
-    """The w and b of the least squared error on the training points, in closed form."""
+    """Return the w and b of the least squared error on the training points, in closed form."""
     x, y, _ = data.sets["train"]
     assert isinstance(x, Tensor)
     design = torch.cat([x, torch.ones(len(x), 1)], dim=1).double()

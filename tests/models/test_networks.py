@@ -79,7 +79,7 @@ def test_width_scales_every_stage() -> None:
 
 @pytest.fixture(scope="module")
 def fitted() -> tuple[FastNet, SyntheticDataModule]:
-    """A FastNet of two training steps, and its data."""
+    """Return a FastNet after two training steps, and its data."""
     data = SyntheticDataModule(batch_size=500, train_size=1000, val_size=0, image_size=16)
     model = FastNet(width=4)
     off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
@@ -107,7 +107,7 @@ def test_fast_net_whitens_patches(fitted: tuple[FastNet, SyntheticDataModule]) -
 
 
 def test_fast_net_keeps_patches_that_it_has(fitted: tuple[FastNet, SyntheticDataModule]) -> None:
-    """Those of a checkpoint, also when it is trained further on other images."""
+    """The patches of a checkpoint stay, even if it is trained further on other images."""
     model, data = fitted
     other = FastNet(width=4)
     other.load_state_dict(model.state_dict())

@@ -79,7 +79,7 @@ def test_smoothing_and_weights_are_of_training_alone(logits: Tensor, labels: Ten
 def test_weighted_training_is_the_same_on_any_number_of_ranks(
     logits: Tensor, labels: Tensor
 ) -> None:
-    """As torch's own weighted mean is not, which divides by the sum of the weights."""
+    """torch's own weighted mean is not the same, since it divides by the sum of the weights."""
     objective = CrossEntropy(class_weights=WEIGHTS)
     whole = objective.loss(logits, labels)
     shares = [objective.loss(logits[r::2], labels[r::2]) for r in range(2)]
@@ -294,7 +294,7 @@ def test_objectives_have_no_weights_that_a_checkpoint_would_hold() -> None:
 
 
 def test_a_new_objective_is_ten_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trained, tested and predicted with, by its name."""
+    """It is selected by its name, and a network is trained, tested and used to predict with it."""
     (tmp_path / "hinge.py").write_text(
         "import torch\n"
         "from project.models import Objective\n\n"

@@ -1,4 +1,4 @@
-"""To add X, touch one file and one line of a list: each is done once, in a copy of the project.
+"""Adding X takes one file and one line of a list: each row is tried once, in a copy of the project.
 
 The rows are those of the table in the README, in its order.
 """
@@ -188,7 +188,7 @@ def run(folder: Path, *args: str) -> str:
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the project to which everything is added."""
+    """Return a copy of the project, with everything added to it."""
     folder = tmp_path_factory.mktemp("copy")
     for name in ("project", "configs"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))

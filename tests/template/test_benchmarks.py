@@ -1,4 +1,4 @@
-"""The benchmarks of speed run in a tiny form, and leave what readers of their JSON rely on."""
+"""The speed benchmarks run in a tiny form, and write what readers of their JSON rely on."""
 
 import json
 import math
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def read(path: Path, name: str) -> list[dict[str, Any]]:
-    """The rows of a result, after its promised keys were looked at."""
+    """Return the rows of a result, after checking that it has the promised keys."""
     result = json.loads(path.read_text())
     assert result["command"].startswith(f"python -m benchmarks.{name}")
     assert result["hardware"]
@@ -107,7 +107,7 @@ def test_training(fashion_mnist_root: Path, tmp_path: Path) -> None:
 def test_the_loops_written_by_hand_learn(
     fashion_mnist_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A competitor that does not train would be a fast one."""
+    """A competitor that does not train would be too fast."""
     made: list[MLP] = []
 
     def make() -> MLP:

@@ -1,4 +1,4 @@
-"""The image and the dev container, as far as they can be without Docker."""
+"""The image and the dev container, as far as they can be tested without Docker."""
 
 import json
 import os
@@ -35,7 +35,7 @@ STUBS = {  # what needs a network or a root user; pip's files of versions have t
 
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that the steps make, each with no more than was copied before it."""
+    """Return the folder that the steps make, each with only what was copied before it."""
     image, stubs = tmp_path / "image", tmp_path / "stubs"
     image.mkdir()
     stubs.mkdir()

@@ -1,4 +1,4 @@
-"""The code of docs/data.md works as it stands, and batches pass the functions that it lists."""
+"""The code of docs/data.md works as written, and batches pass through the functions it lists."""
 
 import importlib
 import re
@@ -99,7 +99,7 @@ def test_a_batch_passes_the_functions_of_the_list(tmp_path: Path) -> None:
 
 
 def calls(loader: TensorLoader) -> set[tuple[str, str]]:
-    """File, relative to the package, and name of each function of ours that a batch passes."""
+    """Return the file, relative to the package, and the name of our functions on a batch's way."""
     found = set()
 
     def note(frame: FrameType, event: str, _: Any) -> None:

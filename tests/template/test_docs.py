@@ -1,4 +1,4 @@
-"""What the pages name exists: links, commands and their options, tests and files."""
+"""Everything that the pages name exists: links, commands and their options, tests and files."""
 
 import re
 import runpy
@@ -27,14 +27,14 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
 def code(page: Path) -> Iterator[str]:
-    """The lines of the blocks, and what stands in backticks."""
+    """Return the lines of the code blocks, and the text in backticks."""
     text = page.read_text("utf-8").replace("\\\n", " ")
     for block, words in re.findall(r"(?ms)^```.*?\n(.*?)^```|`([^`\n]+)`", text):
         yield from block.splitlines() or [words]
 
 
 def commands(page: Path) -> list[tuple[str, list[str]]]:
-    """Module and arguments of each command, by whatever it is started."""
+    """Return the module and the arguments of each command, however it is started."""
     found = []
     for line in code(page):
         for part in re.split(r"; |&& ", line):
@@ -46,14 +46,14 @@ def commands(page: Path) -> list[tuple[str, list[str]]]:
 
 
 def ends(run: Callable[[], Any]) -> bool:
-    """Whether something exits with 0, as what only prints does."""
+    """Return whether a call exits with 0, as one that only prints does."""
     with pytest.raises(SystemExit) as stop:
         run()
     return not stop.value.code
 
 
 def without_runs(args: list[str]) -> list[str]:
-    """The arguments with a config in place of a run, or of a name in capitals."""
+    """Return the arguments with a config in place of a run, or of a name in capitals."""
     args = [*args]
     for i, arg in enumerate(args[:-1]):
         if arg == "--run" or (arg == "--config" and args[i + 1].isupper()):
@@ -62,7 +62,7 @@ def without_runs(args: list[str]) -> list[str]:
 
 
 def unknown(args: list[str], text: str) -> list[str]:
-    """The options that a help text does not have, and their values."""
+    """Return the options that a help text does not have, and their values."""
     known = set(re.findall(r"^  (?:-\w, )?(--[\w.-]+)", text, re.MULTILINE))
     rest: list[str] = []
     is_known = True
@@ -74,7 +74,7 @@ def unknown(args: list[str], text: str) -> list[str]:
 
 
 def swept(args: list[str]) -> list[str]:
-    """The first value of each sweep, as an option."""
+    """Return the first value of each sweep, as an option."""
     values = [value for name, value in pairwise(args) if name == "--sweep"]
     return [f"--{value.partition(',')[0]}" for value in values]
 
@@ -98,7 +98,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_commands_are_understood(
     page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each has options that there are, and values of their types; none of them is run."""
+    """Each has only existing options, with values of their types; none of them is run."""
     for module, args in commands(page):
         command = args[0] if module == PACKAGE and args else ""
         if command in COMMANDS:

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def _unknown_to_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Git knows no name of the user, and names no repository as it does for a hook."""
+    """Run git without a user name, and without the repository variables that it sets for hooks."""
     for name in [name for name in os.environ if name.startswith("GIT_")]:
         monkeypatch.delenv(name)
     for name in ("HOME", "XDG_CONFIG_HOME"):
@@ -40,7 +40,7 @@ def _unknown_to_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the template that a test can change."""
+    """Return a copy of the template that a test may change."""
     root = tmp_path / "template"
     for name in files(new.ROOT):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project that was started from the shell, where the package is not installed."""
+    """Return a project that was started from the shell, without the package being installed."""
     folder = tmp_path_factory.mktemp("new") / "3. my plankton"
     command = [sys.executable, new.ROOT / "scripts/new_project.py", folder, "--name", NAME]
     done = subprocess.run(command, check=True, capture_output=True, encoding="utf-8")
@@ -62,7 +62,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files(folder: Path) -> list[str]:
-    """The tracked files that are there."""
+    """Return the tracked files that exist."""
     names = new.git(folder, "ls-files", "-z").split("\0")
     return [name for name in names if (folder / name).is_file()]
 
@@ -89,14 +89,14 @@ def update(folder: Path) -> None:
 
 
 def machinery(root: Path, package: str = "project") -> dict[str, bytes]:
-    """The files of the machinery's rooms, by their path in the package."""
+    """Return the files of the machinery's rooms, by their path in the package."""
     rooms = [room.split("/")[1] for room in new.MACHINERY]
     paths = [path for room in rooms for path in (root / package / room).rglob("*.py")]
     return {str(path.relative_to(root / package)): path.read_bytes() for path in paths}
 
 
 def run(folder: Path, *args: str) -> str:
-    """What a module prints in a project, where nothing else can be imported."""
+    """Return what a module prints in a project, where nothing else can be imported."""
     env = os.environ | {"PYTHONPATH": str(folder), "COLUMNS": "200", "PYTHONUTF8": "1"}
     command = [sys.executable, "-P", "-m", *args]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, encoding="utf-8")
@@ -236,7 +236,7 @@ def changed_on_both_sides(template: Path, folder: Path, package: str) -> None:
 
 
 def owned(folder: Path) -> dict[str, bytes]:
-    """The files of the rooms that are the owner's."""
+    """Return the files of the rooms that belong to the owner."""
     rooms = [path.split("/")[-2] for path in new.OWNERS if "/" in path]
     names = [name for name in files(folder) if {*rooms, "README.md"} & set(name.split("/"))]
     return {name: (folder / name).read_bytes() for name in names if "machinery" not in name}
@@ -358,7 +358,7 @@ def test_a_failure_leaves_nothing_behind(
 
 
 def stop_at(word: str, carry_out: Any) -> Any:
-    """Interrupt the commands that hold a word."""
+    """Return a function that interrupts commands that contain a word, and runs all others."""
 
     def run(command: list[Any], **kwargs: Any) -> Any:
         if word in command:

@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, quietly, and are committed without what they draw."""
+"""The notebooks run from top to bottom without warnings, and are committed without outputs."""
 
 import os
 import re
@@ -42,7 +42,7 @@ def code_cells(notebook):
 
 
 def sections(notebook):
-    """The code of each numbered section, by its title."""
+    """Return the code of each numbered section, by its title."""
     code, title = {}, None
     for cell in notebook.cells:
         if cell.cell_type == "markdown":

@@ -1,4 +1,4 @@
-"""What a user installs: the wheel, its dependencies' bounds, the lock and the Makefile."""
+"""The files of an installation: the wheel, its dependencies' bounds, the lock and the Makefile."""
 
 import ast
 import os
@@ -30,7 +30,7 @@ TINY = ["--model.width=4", "--data.train_size=64", "--data.val_size=32", "--data
 
 
 class Installed(NamedTuple):
-    """A virtual environment with the wheel, and a folder apart from the checkout to work in."""
+    """A virtual environment with the wheel, and a working folder outside the checkout."""
 
     wheel: Path
     python: Path
@@ -39,7 +39,7 @@ class Installed(NamedTuple):
     cwd: Path
 
     def run(self, *command: str | Path) -> str:
-        """Run a command there and return what it prints."""
+        """Run a command in the working folder and return what it prints."""
         unset = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
         env = {key: value for key, value in os.environ.items() if key not in unset}
         env |= {"COLUMNS": "200", "PYTHONUTF8": "1"}

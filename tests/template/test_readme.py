@@ -1,4 +1,4 @@
-"""Every command of the README is run, on little of the real data; its names exist."""
+"""Every command of the README is run on a small part of the real data; the names in it exist."""
 
 import re
 import shlex
@@ -30,7 +30,7 @@ FAST += ["--trainer.enable_model_summary", "false"]
 def workplace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fashion_mnist_root: Path, cifar_images: Path
 ) -> Path:
-    """An empty folder with `data`, as after the downloads, and `my_photos`."""
+    """Return a folder with only `data`, as after the downloads, and `my_photos`."""
     monkeypatch.chdir(tmp_path)
     data = tmp_path / "data"
     cifar = data / "cifar-10-batches-bin"

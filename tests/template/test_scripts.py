@@ -22,12 +22,12 @@ spec.loader.exec_module(pictures)
 
 
 class Checked(Exception):
-    """Everything is parsed, and nothing trained yet."""
+    """Raised when everything is parsed and nothing is trained yet."""
 
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
-    """The arguments of `python -m project` that the script is made of, for another folder."""
+    """Return the arguments of each `python -m project` in the script, for another folder."""
     called: list[list[str]] = []
 
     def run(command: list[str], check: bool, env: dict[str, str]) -> None:

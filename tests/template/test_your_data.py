@@ -24,7 +24,7 @@ SMALL = ["--model.width", "4", "--data.image_size", "16"]
 
 @pytest.fixture
 def photos(tmp_path: Path, cifar_images: Path) -> Path:
-    """As on the page: a folder per class, one of which is rare, and others to predict."""
+    """Write photos as on the page: a folder per class, one of them rare, and others to predict."""
     for name, count in (("cat", 60), ("dog", 60), ("frog", 15)):
         (tmp_path / "my_photos" / name).mkdir(parents=True)
         for path in sorted((cifar_images / "train" / name).iterdir())[:count]:
@@ -34,7 +34,7 @@ def photos(tmp_path: Path, cifar_images: Path) -> Path:
 
 
 def quick(args: list[str]) -> list[str]:
-    """Options that make a command of the page fast; the later ones win."""
+    """Return options that make a command of the page fast; later options win."""
     few = ["--seeds", "2", "--jobs", "2"] if args[0] == "seed_noise" else []
     few += FAST if args[0] in TRAINS else []
     few += ["--num_steps", "20"] if args[0] == "lr_find" else []

@@ -1,4 +1,4 @@
-"""Callbacks for tests of several processes: one that writes down what each saw, and faults."""
+"""Callbacks for tests of several processes, which record what each one saw or cause faults."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ RANK = 1  # of the process with the fault
 
 
 class Trace(L.Callback):
-    """Leaves `trace_<world size>_<rank>.pt` in the folder of all runs.
+    """Writes `trace_<world size>_<rank>.pt` to the folder of all runs.
 
     It holds a digest of each example that was seen, by kind of batch, the gradients of the first
     step, and the metrics of the sanity check.
@@ -68,7 +68,7 @@ class Trace(L.Callback):
 
 
 class Ending(L.Callback):
-    """Leaves `ending_<rank>.pt`: the predictions that are drawn at the end, and the weights."""
+    """Writes `ending_<rank>.pt`: the predictions that are drawn at the end, and the weights."""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         predict = pictures.predict_validation
@@ -84,7 +84,7 @@ class Ending(L.Callback):
 
 
 class Fault(L.Callback):
-    """Happens to one process at a step, unless torchrun has restarted it."""
+    """Causes a fault in one process at a step, unless torchrun has restarted the process."""
 
     def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
         again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
@@ -116,7 +116,7 @@ class Crash(Fault):
 
 
 class Slow(L.Callback):
-    """Leaves time to interrupt a run of a few steps."""
+    """Slows a run of a few steps down, so that there is time to interrupt it."""
 
     def on_train_batch_start(self, *_: Any) -> None:
         time.sleep(0.1)

@@ -15,9 +15,9 @@ OLDEST: dict[str, Any] = {  # what every version has written
 
 
 def write_runs(folder: Path, values: Sequence[float], **more: Any) -> None:
-    """A finished run for each validation accuracy, with seeds from 0 or from `first_seed` on.
+    """Write a finished run for each validation accuracy, with seeds from 0 or from `first_seed` on.
 
-    What else is given goes into each record.
+    All other arguments are written into each record.
     """
     first = more.pop("first_seed", 0)
     metrics = more.pop("metrics", {})

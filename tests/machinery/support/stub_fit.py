@@ -1,6 +1,6 @@
-"""What `python -m project fit` leaves behind, without training: for tests of who starts what.
+"""A stand-in that leaves the files of `python -m project fit` without training.
 
-Arguments are those of `fit`; --seconds is how long it takes, and --fail the seed that fails.
+It takes the arguments of `fit`, --seconds for its duration, and --fail for the seed that fails.
 """
 
 import json
