@@ -1,4 +1,4 @@
-"""Whether a resumed run can be promised to continue exactly, and if not, why."""
+"""The decision whether a resumed run is promised to continue exactly, and if not, why not."""
 
 from collections.abc import Iterator
 from typing import Any

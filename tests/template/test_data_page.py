@@ -99,7 +99,7 @@ def test_a_batch_passes_the_functions_of_the_list(tmp_path: Path) -> None:
 
 
 def calls(loader: TensorLoader) -> set[tuple[str, str]]:
-    """Return the file, relative to the package, and the name of our functions on a batch's way."""
+    """Return file (relative to the package) and name of our functions that process a batch."""
     found = set()
 
     def note(frame: FrameType, event: str, _: Any) -> None:

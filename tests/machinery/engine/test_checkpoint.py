@@ -32,7 +32,7 @@ FIT = ["fit", "--config", "synthetic", "--model", "MLP", "--model.hidden_sizes",
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder of three epochs, which tests copy or only read."""
+    """Return a run folder of three epochs, which tests copy or only read."""
     root = tmp_path_factory.mktemp("finished")
     main([*FIT, "--trainer.max_epochs", "3", "--trainer.default_root_dir", str(root)])
     return root / "synthetic" / "version_0"
@@ -52,7 +52,7 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def overwrite_forever(path: Path, started: Any) -> None:
-    """Save 100 MB to one place, again and again."""
+    """Save 100 MB to the same path, again and again."""
     values = [torch.full((25_000_000,), float(k)) for k in range(2)]
     for k in range(1_000_000):
         AtomicCheckpointIO().save_checkpoint({"state_dict": {"w": values[k % 2]}, "k": k}, path)
@@ -103,7 +103,7 @@ def test_a_failed_save_keeps_the_file_before_it(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MB."""
+    """Mount a file system of 4 MB and yield its folder."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
@@ -150,7 +150,7 @@ def test_full_disk_in_a_run_is_one_sentence(small_disk: Path) -> None:
 
 @pytest.fixture
 def damaged(finished: Path) -> Path:
-    """The last checkpoint of a copied run, to be damaged."""
+    """Return the last checkpoint of a copied run, which a test may damage."""
     shutil.copytree(finished, "run")
     return Path("run/checkpoints/last.ckpt")
 
@@ -192,7 +192,7 @@ def test_the_newest_whole_one_is_offered_and_works(
 
 
 def regions(path: Path) -> dict[str, range]:
-    """Where the bytes of each record lie; all others belong to the directory or are padding."""
+    """Return where the bytes of each record lie; the others are directory or padding."""
     places: dict[str, range] = {}
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
         for info in archive.infolist():
@@ -223,9 +223,9 @@ def test_a_flipped_bit_in_a_record_is_found_before_loading(
 def test_a_flipped_bit_anywhere_is_found_or_harmless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In every byte of a small file, directory and padding included.
+    """A bit is flipped in every byte of a small file, including the directory and the padding.
 
-    One of the bits calls a record a folder: torch would then return memory as it finds it.
+    One of the bits turns a record into a folder: torch would then return uninitialised memory.
     """
     path, rng = tmp_path / "small.ckpt", random.Random(0)
     state = {"weight": torch.arange(12.0).view(3, 4), "mean": torch.arange(3)}
@@ -266,7 +266,7 @@ class Payload:
 
 
 def payload(zipped: bool) -> bytes:
-    """A file whose loading would run code, in one of the two formats that torch reads."""
+    """Write a file whose loading would run code, in one of the two formats that torch reads."""
     buffer = io.BytesIO()
     checkpoint = {"state_dict": {"w": torch.ones(2)}, "epoch": 0, "config": Payload()}
     torch.save(checkpoint, buffer, _use_new_zipfile_serialization=zipped)

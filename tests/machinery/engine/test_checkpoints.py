@@ -21,7 +21,7 @@ QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"),
 
 
 def fit(callbacks: list[L.Callback], **kwargs: Any) -> L.Trainer:
-    """Two epochs of 5 batches, unless told otherwise."""
+    """Train for two epochs of 5 batches, unless told otherwise."""
     data = SyntheticDataModule(40, 16, 0, image_size=8, batch_size=8)
     trainer = L.Trainer(
         accelerator="cpu", callbacks=callbacks, **{"max_epochs": 2, **QUIET, **kwargs}
@@ -31,7 +31,7 @@ def fit(callbacks: list[L.Callback], **kwargs: Any) -> L.Trainer:
 
 
 def save_points(monkeypatch: pytest.MonkeyPatch, last: LastCheckpoint, **kwargs: Any) -> list[int]:
-    """Number of batches seen at each save within an epoch; the saves at its end are checked."""
+    """Return the batches seen at each save within an epoch, and check the saves at its end."""
     points: list[int] = []
     ends: list[int] = []
     original = L.Trainer.save_checkpoint
@@ -153,7 +153,7 @@ def test_the_best_score_moves_with_its_folder() -> None:
 
 
 def stopping(patience: int, **state: Any) -> EarlyStopping:
-    """One that goes on from a state, of patience 3 unless told otherwise."""
+    """Return an EarlyStopping that continues from a state, saved with patience 3 by default."""
     callback = EarlyStopping("val/loss", patience=patience)
     saved = EarlyStopping("val/loss", patience=3).state_dict()
     callback.load_state_dict(saved | state)

@@ -57,7 +57,7 @@ def write_images(root: Path, seed: int) -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `data` and the run folder `run` that was trained on them."""
+    """Return a folder with `data` and the run folder `run` that was trained on them."""
     root = tmp_path_factory.mktemp("trained")
     write_images(root / "data", 0)
     main([*FIT, f"--data.root={root / 'data'}", f"--trainer.default_root_dir={root}"])
@@ -67,7 +67,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(trained: Path, tmp_path: Path) -> tuple[str, Path]:
-    """The option that names a copy of the run, and a copy of its data, both to change."""
+    """Return the option that names a copy of the run, and a copy of its data; tests change both."""
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     return f"--run={tmp_path / 'run'}", tmp_path / "data"
 

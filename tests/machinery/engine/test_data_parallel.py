@@ -59,7 +59,7 @@ def run(args: list[str], folder: Path, world: int) -> str:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """Folder of the run on 1, 2 and 3 processes."""
+    """Return the folders of the runs on 1, 2 and 3 processes."""
     roots = {world: tmp_path_factory.mktemp(f"ranks_{world}") for world in (1, *WORLDS)}
     with ThreadPoolExecutor() as pool:
         args = [*TRACED, "--trainer.default_root_dir"]
@@ -85,7 +85,7 @@ def tested(folders: dict[int, Path]) -> dict[int, dict[str, float]]:
 
 
 def traces(folder: Path, world: int) -> list[dict[str, Any]]:
-    """What each of the processes has seen."""
+    """Return what each of the processes has seen."""
     return [torch.load(folder / f"trace_{world}_{rank}.pt") for rank in range(world)]
 
 
@@ -97,7 +97,7 @@ def dealt(ranks: list[list[str]]) -> list[str]:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_order_of_examples_is_the_same(world: int, folders: dict[int, Path]) -> None:
-    """With their augmentation, since it is their pixels that are compared."""
+    """The augmentation is included, since the pixels are compared."""
     (alone,) = traces(folders[1], 1)
     ranks = [trace["seen"]["train"] for trace in traces(folders[world], world)]
     batches = [dealt(list(batch)) for batch in zip(*ranks, strict=True)]
@@ -107,10 +107,10 @@ def test_the_order_of_examples_is_the_same(world: int, folders: dict[int, Path])
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_gradients_of_the_first_step_are_the_same(world: int, folders: dict[int, Path]) -> None:
-    """But for the order of the sums over 12 examples in float32.
+    """They differ only by the order of the sums over 12 examples in float32.
 
     Each of the 12 additions rounds by at most half a unit in the last place, and the terms are no
-    larger than the largest gradient of an example, which is some times that of the mean.
+    larger than the largest gradient of an example, which is several times that of the mean.
     """
     (alone,) = traces(folders[1], 1)
     for trace in traces(folders[world], world):
@@ -121,7 +121,7 @@ def test_gradients_of_the_first_step_are_the_same(world: int, folders: dict[int,
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_weights_stay_the_same_without_batch_norm(world: int, folders: dict[int, Path]) -> None:
-    """Within 1e-6 after 22 steps, in which they have moved by more than 0.1."""
+    """They agree within 1e-6 after 22 steps, in which they have moved by more than 0.1."""
     alone, others = (
         load_checkpoint(folders[k] / RUN / "checkpoints/last.ckpt") for k in (1, world)
     )
@@ -132,10 +132,10 @@ def test_weights_stay_the_same_without_batch_norm(world: int, folders: dict[int,
 
 
 def check_metrics(found: dict[str, float], expected: dict[str, float]) -> None:
-    """Each accuracy is equal, and each loss but for the rounding of single examples.
+    """Check that accuracies are equal, and losses too, up to the rounding of single examples.
 
     The sums are exact, in whatever order. But a matrix product in float32 can round a row in
-    another way where the batch has fewer rows, by one unit in the last place.
+    another way if the batch has fewer rows, by one unit in the last place.
     """
     assert found.keys() == expected.keys()
     for name, value in expected.items():
@@ -145,7 +145,7 @@ def check_metrics(found: dict[str, float], expected: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_validation_is_the_same(world: int, folders: dict[int, Path]) -> None:
-    """On 101 examples, which neither 2 nor 3 divide, with the untrained weights."""
+    """It is on 101 examples, not divisible by 2 or 3, with the untrained weights."""
     (alone,) = traces(folders[1], 1)
     ranks = traces(folders[world], world)
     for trace in ranks:
@@ -172,7 +172,7 @@ def test_test_is_the_same(
 
 @pytest.fixture(scope="module")
 def ending(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a run on two processes whose last epochs are worse than its best one."""
+    """Return the folder of a run on two processes whose last epochs are worse than its best one."""
     folder = tmp_path_factory.mktemp("ending")
     taken = folder / RUN  # so that the run is not the first of its name
     taken.mkdir(parents=True)
@@ -224,7 +224,7 @@ def test_the_pictures_of_several_ranks_are_of_one_network(ending: Path) -> None:
 
 
 def test_metrics_of_the_same_losses_are_identical() -> None:
-    """However they are dealt out, since their sums are exact in float64."""
+    """Their distribution does not matter, since their sums are exact in float64."""
     losses = 5 * torch.rand(101)
     whole = MeanLoss()
     whole.update(losses, len(losses))
@@ -238,12 +238,12 @@ def test_metrics_of_the_same_losses_are_identical() -> None:
 
 @pytest.fixture(autouse=True)
 def _without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which take longer than the runs of these tests."""
+    """Leave out the figures, which take longer than the runs of these tests."""
     monkeypatch.setattr(PredictionGrid, "on_train_end", lambda *_: None)
 
 
 def weights(args: list[str]) -> dict[str, torch.Tensor]:
-    """After training in this process, at the end of the last epoch."""
+    """Return the weights at the end of the last epoch, after training in this process."""
     off = ["--trainer.enable_checkpointing", "false", "--trainer.logger", "false"]
     return main([*args, *off]).model.state_dict()
 
@@ -334,7 +334,7 @@ def test_presets_of_many_processes_are_for_any_data(preset: str) -> None:
 
 
 def test_fsdp_preset_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
-    """Only that: Lightning's FSDP needs GPUs, and says so."""
+    """More can't be tested, since Lightning's FSDP needs GPUs, and says so."""
     fsdp = ["fit", "--config", "synthetic", "--config", "presets/fsdp"]
     with pytest.raises(SystemExit) as stop:
         main([*fsdp, "--print_config"])

@@ -38,7 +38,7 @@ class Ring(FiniteCheck):
 
 
 class Faulty(MLP):
-    """Its loss is not finite at one batch of the run."""
+    """A network whose loss is not finite at one batch of the run."""
 
     def __init__(self, at: int = -1, value: float = math.nan) -> None:
         super().__init__([16], in_channels=3, image_size=8, optimizer=partial(SGD, lr=0.125))
@@ -341,7 +341,7 @@ except ValueError as error:
 
 
 def two_processes(folder: Path, *args: str) -> tuple[int, str]:
-    """Exit code and output; what each rank raised is in `error.<rank>`."""
+    """Return the exit code and the output; what each rank raised is in `error.<rank>`."""
     (folder / "script.py").write_text(SCRIPT)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "script.py", *args]

@@ -1,4 +1,4 @@
-"""A disk that fills, or a run folder that goes, ends a run with one sentence and whole files."""
+"""A disk that fills or a run folder that vanishes ends a run with one sentence and whole files."""
 
 import csv
 import errno
@@ -31,7 +31,7 @@ RUN = Path("runs/synthetic/version_0")
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB."""
+    """Mount a file system of 2 MB and yield its folder."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
@@ -42,7 +42,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def look_whole(run: Path) -> None:
-    """Nothing in a run folder is half-written, and nothing is left over."""
+    """Check that nothing in a run folder is half-written or left over."""
     paths = [path for path in run.rglob("*") if path.is_file()]
     assert not [path for path in paths if "partial" in path.name or ".ckpt." in path.name]
     for path in paths:

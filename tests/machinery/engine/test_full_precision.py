@@ -1,7 +1,7 @@
-"""What is measured depends on the network's outputs, and not on the precision of its arithmetic.
+"""Metrics depend on the network's outputs, and not on the precision of its arithmetic.
 
-Each test runs where the sums themselves would show: 300 examples, beyond the 256 up to which
-bfloat16 can count.
+Each test has 300 examples, more than the 256 up to which bfloat16 can count, so that errors in the
+sums would show.
 """
 
 import copy
@@ -210,7 +210,7 @@ def test_no_cast_narrows_what_has_been_summed(
 
 
 def test_metrics_within_others_and_the_half_precision_of_a_step() -> None:
-    """As in Lightning's forward_context, in which torch makes its tensors in half precision."""
+    """In Lightning's forward_context, torch creates tensors in half precision by default."""
     torch.set_default_dtype(torch.bfloat16)
     try:
         whole = ClasswiseWrapper(MulticlassAccuracy(3, average=None))
@@ -251,7 +251,7 @@ def test_outputs_of_half_precision_are_widened_before_they_are_added_up(
 
 
 def test_a_metric_multiplies_matrices_and_makes_tensors_in_float32() -> None:
-    """Which a step of half precision, mixed or not, would do in half precision."""
+    """A step in half precision, mixed or not, would otherwise do both in half precision."""
 
     class Product(MeanMetric):
         def update(self, rows: Tensor) -> None:

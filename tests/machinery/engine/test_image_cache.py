@@ -1,4 +1,4 @@
-"""The cache of decoded images: used as it was written, or made again, and said so."""
+"""The cache of decoded images is used if it is intact, and otherwise made again with a notice."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from project.engine.image_files import ImageFiles
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Twenty images of two classes."""
+    """Write twenty images of two classes."""
     for k in range(20):
         path = tmp_path / "photos" / ("cat", "dog")[k % 2] / f"{k:02}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def make(root: Path, **options: Any) -> ImageFolderDataModule:
 
 
 def cache_of(root: Path) -> tuple[Path, Path]:
-    """The files of pixels and of facts."""
+    """Return the paths of the file of pixels and of the record."""
     (pixels,), (facts,) = (sorted((root / ".cache").glob(f"*.{x}")) for x in ("npy", "json"))
     return pixels, facts
 

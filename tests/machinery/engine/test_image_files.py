@@ -1,4 +1,4 @@
-"""Images that are odd and can be read all the same, and how those that can't be are named."""
+"""Odd images that can be read nevertheless, and errors that name those that can't be."""
 
 import struct
 import zlib
@@ -17,13 +17,13 @@ GRADIENT = np.linspace(0, 255, 64).round().astype(np.uint8)
 
 
 def picture(height: int = 64, width: int = 64) -> Image.Image:
-    """Dark at its top and bright at its bottom."""
+    """Return an image that is dark at its top and bright at its bottom."""
     column = np.linspace(0, 255, height).round().astype(np.uint8)
     return Image.fromarray(np.broadcast_to(column[:, None, None], (height, width, 3)).copy())
 
 
 def exif_block(path: Path) -> tuple[int, int]:
-    """Begin and end of the TIFF structure in a JPEG's EXIF block."""
+    """Return the start and the end of the TIFF structure in a JPEG's EXIF block."""
     content = path.read_bytes()
     start = content.index(b"Exif\0\0") + 6
     (length,) = struct.unpack(">H", content[start - 8 : start - 6])

@@ -1,4 +1,4 @@
-"""What is read of a folder, and that whatever is left out is counted."""
+"""The files that are read in a folder, and the count of those that are left out."""
 
 import os
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def write(path: Path, seed: int = 0) -> Path:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Ten cats and ten dogs."""
+    """Write images of ten cats and ten dogs."""
     for k in range(20):
         write(tmp_path / "photos" / ("cat", "dog")[k % 2] / f"{k}.png", k)
     return tmp_path / "photos"

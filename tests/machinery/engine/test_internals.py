@@ -49,7 +49,7 @@ class Model(BoringModel):
 
 
 class Notes(Callback):
-    """Notes what a function of the trainer returns at the end of each batch."""
+    """Records what a function of the trainer returns at the end of each batch."""
 
     def __init__(self, ask: Callable[[L.Trainer], Any]) -> None:
         self.ask, self.seen = ask, list[Any]()
@@ -104,7 +104,7 @@ def test_repeat_validation() -> None:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """A checkpoint of Lightning's, from the end of an epoch."""
+    """Return a checkpoint written by Lightning at the end of an epoch."""
     path = tmp_path / "saved.ckpt"
     fit(Saves(path), model=Plateau())
     return path
@@ -135,7 +135,7 @@ class Plateau(Model):
 
 
 class Calls(Callback):
-    """Calls functions at the end of an epoch or before it, and notes the learning rate."""
+    """Calls functions at or before the end of an epoch, and records the learning rate."""
 
     def __init__(self, *, end: Any = None, start: Any = None) -> None:
         self.end, self.start, self.rates, self.starts = end, start, list[float](), 0

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and
 
 
 def run(command: list[str], cwd: Path, **environment: str) -> tuple[int, str]:
-    """Exit code and output of a command; no process that it has started is left."""
+    """Return exit code and output of a command; none of its processes is left."""
     environment |= {"PROJECT_TEST": str(cwd)}
     with (cwd / "log.txt").open("w+") as log:
         process = subprocess.Popen(
@@ -113,7 +113,7 @@ def check_same(folder: Path, twin: dict[str, torch.Tensor]) -> None:
 
 @pytest.mark.slow
 def test_kill_9_under_torchrun(twin: dict[str, torch.Tensor], tmp_path: Path) -> None:
-    """One process is killed in the second epoch; both go on from the end of the first."""
+    """One process is killed in the second epoch; both continue from the end of the first."""
     torchrun = [*TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "1"]
     torchrun += ["--master-port", free_port(), "-m", "--"]
     fault = ["--ckpt_path", "last", ON_CALL, "rank_callbacks.Kill"]
@@ -172,7 +172,7 @@ def test_two_machines(twin: dict[str, torch.Tensor], tmp_path: Path) -> None:
 
 
 def connect(names: list[str]) -> None:
-    """Two network namespaces that reach each other and nothing else."""
+    """Create two network namespaces that reach each other and nothing else."""
     cable = "ip link add cable netns {} type veth peer name cable netns {}".format(*names)
     commands = [f"ip netns add {name}" for name in names] + [cable]
     for i, name in enumerate(names, start=1):
@@ -402,7 +402,7 @@ def test_devices_that_cannot_be_used(
 
 @pytest.mark.filterwarnings("ignore:Total length of `list` across ranks is zero")
 def test_machines_without_a_common_folder(tmp_path: Path) -> None:
-    """One process would resume, and the other would start anew: both refuse."""
+    """One process would resume and the other would start from scratch, so both refuse."""
     root = "--trainer.default_root_dir"
     main([*FIT[3:], "--trainer.max_epochs", "1", root, str(tmp_path / "first")])
     record = tmp_path / "first/synthetic/version_0/run.json"
@@ -429,7 +429,7 @@ def test_machines_without_a_common_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_notebook"])
 def test_in_a_notebook(strategy: str, twin: dict[str, torch.Tensor], tmp_path: Path) -> None:
-    """Processes that start anew can't run a cell, and the error says which can."""
+    """Spawned processes can't run a cell, and the error says which kind can."""
     pytest.importorskip("ipykernel")
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     from tests.template.test_notebooks import ThisInterpreter

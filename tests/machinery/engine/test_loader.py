@@ -21,7 +21,7 @@ ALL_AUGMENTS = Augment(resized_crop=0.5, rotation=20, crop=2, flip=True, color_j
 
 
 def examples(size: int) -> tuple[Tensor, Tensor]:
-    """Random images, uint8 (N, 3, 8, 8), each with its own number as label."""
+    """Return random images, uint8 (N, 3, 8, 8), each with its own index as label."""
     images = torch.randint(256, (size, 3, 8, 8), generator=generator(size), dtype=torch.uint8)
     return images, torch.arange(size)
 
@@ -35,7 +35,7 @@ def normalized(augment: BatchTransform | None, by: BatchTransform | None = None)
 
 
 def make(size: int = 50, batch_size: int = 8, **kwargs: Any) -> TensorLoader:
-    """A loader of the training kind, unless told otherwise."""
+    """Return a loader, for training unless told otherwise."""
     kwargs = {"shuffle": True, "transform": normalized(ALL_AUGMENTS), **kwargs}
     return TensorLoader(*examples(size), batch_size, **kwargs)
 
@@ -125,7 +125,7 @@ def test_alternating_flip_mirrors_each_image_in_every_other_epoch(world_size: in
     augment = Augment(flip="alternating")
 
     def mirrored(epoch: int) -> Tensor:
-        """Whether each image is."""
+        """Return whether each image is mirrored."""
         flags = torch.zeros(400, dtype=torch.bool)
         for rank in range(world_size):
             transform = normalized(augment, PIXELS)
@@ -431,7 +431,7 @@ def balanced(counts: list[int] = COUNTS, batch_size: int = 16, **kwargs: Any) ->
 
 
 def drawn(loader: TensorLoader, epoch: int) -> tuple[Tensor, Tensor]:
-    """Numbers and labels of the examples of an epoch."""
+    """Return the numbers and the labels of the examples of an epoch."""
     numbers, labels = zip(*epoch_of(loader, epoch), strict=True)
     return torch.cat(numbers).flatten().long(), torch.cat(labels)
 

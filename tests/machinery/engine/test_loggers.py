@@ -1,4 +1,4 @@
-"""Any logger that is added gets the metrics, the settings and the pictures that it can take."""
+"""Any logger that is added gets the metrics, the settings and the pictures that it accepts."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a run shows, read back from its event files and its metrics.csv."""
+"""The values that a run logs, read back from its event files and its metrics.csv."""
 
 import csv
 from collections.abc import Callable
@@ -101,7 +101,7 @@ def fit(
 
 
 def rows(name: str, run: Path = RUN) -> list[tuple[int, float]]:
-    """Step and value of each row that has a metric."""
+    """Return the step and the value of each row that has a metric."""
     with (run / "metrics.csv").open(newline="") as file:
         return [(int(row["step"]), float(row[name])) for row in csv.DictReader(file) if row[name]]
 
@@ -317,14 +317,14 @@ def test_histograms_that_go_nowhere() -> None:
 
 
 def settings(read: EventAccumulator) -> dict[str, Any]:
-    """The hyperparameters of a run, as TensorBoard reads them."""
+    """Return the hyperparameters of a run, as TensorBoard reads them."""
     content = read.PluginTagToContent("hparams")["_hparams_/session_start_info"]
     start = HParamsPluginData.FromString(content).session_start_info
     return {name: v.string_value or v.number_value for name, v in start.hparams.items()}
 
 
 def configs(read: EventAccumulator) -> list[Any]:
-    """The configurations that TensorBoard shows."""
+    """Return the configurations that TensorBoard shows."""
     texts = [event.tensor_proto.string_val[0] for event in read.Tensors("config/text_summary")]
     fenced = [text.decode().removeprefix("```yaml\n") for text in texts]
     assert all(text.endswith("\n```") for text in fenced)

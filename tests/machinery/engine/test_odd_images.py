@@ -1,4 +1,4 @@
-"""What has the name of an image and is a pipe, a device or a folder is named at once."""
+"""A pipe, a device or a folder with the name of an image is reported at once."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipe
 
 @pytest.fixture(autouse=True)
 def _in_time() -> Iterator[None]:
-    """Reading a pipe would last for ever."""
+    """Limit the time of each test, since reading a pipe would last forever."""
     signal.alarm(60)  # whose default ends the process
     yield
     signal.alarm(0)

@@ -40,7 +40,7 @@ def fit(model: str, data: str, *args: str) -> Any:
 
 
 def missing(warned: Any) -> list[str]:
-    """What warnings say that the run continues without."""
+    """Return what the run continues without, according to its warnings."""
     return [str(w.message) for w in warned if "run continues without" in str(w.message)]
 
 

@@ -1,4 +1,4 @@
-"""What a run draws in a terminal: one bar, whole names, and a table of what is trained."""
+"""The output of a run in a terminal: one bar, whole names, and a table of what is trained."""
 
 import fcntl
 import os
@@ -23,7 +23,7 @@ FIT += ["--data.batch_size", "16", "--trainer.max_epochs", "3", "--trainer.accel
 
 
 def in_a_terminal(columns: int, args: list[str]) -> list[str]:
-    """The lines that are left on the screen of a real process."""
+    """Return the lines that are left on the screen of a real process."""
     pid, terminal = pty.fork()
     if not pid:
         os.environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TERM": "xterm"}
@@ -40,7 +40,7 @@ def in_a_terminal(columns: int, args: list[str]) -> list[str]:
 
 
 def screen(text: str, columns: int) -> list[str]:
-    """What a terminal shows of a text with the few control sequences that rich uses."""
+    """Return what a terminal shows for a text with the few control sequences that rich uses."""
     lines, row, column = [""], 0, 0
     for part in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[^\x1b]", text):
         if part == "\r":

@@ -71,7 +71,7 @@ def same(a: Any, b: Any, where: str = "") -> None:
 
 
 def curves(run: Path) -> list[list[str]]:
-    """The cells of `metrics.csv` but those of the speed, which no two runs have alike."""
+    """Return the cells of `metrics.csv` except the speeds, which differ between any two runs."""
     with (run / "metrics.csv").open(newline="") as file:
         rows = list(csv.reader(file))
     kept = [i for i, name in enumerate(rows[0]) if name != "images_per_s"]
@@ -79,7 +79,7 @@ def curves(run: Path) -> list[list[str]]:
 
 
 def compare(straight: Path, resumed: Path) -> None:
-    """Weights, optimiser, schedule, loops, callbacks, random state, metrics and record."""
+    """Compare weights, optimiser, schedule, loops, callbacks, random state, metrics and record."""
     for name in ("last", "best"):
         one, other = (
             torch.load(run / f"checkpoints/{name}.ckpt", weights_only=True)
@@ -104,7 +104,7 @@ def compare(straight: Path, resumed: Path) -> None:
 def run_with_interruptions(
     killer: Killer, args: list[str], moments: list[tuple[str, int]], between: Callable[[], None]
 ) -> int:
-    """Repeat one command line until the run is finished; how often it was interrupted."""
+    """Repeat a command line until the run is finished; return how often it was interrupted."""
     killer.counts, killer.moments = {"train": 0, "val": 0}, list(moments)
     for attempt in range(20):
         try:
@@ -117,7 +117,7 @@ def run_with_interruptions(
 
 
 def disturb() -> None:
-    """Nothing of the process that resumes may leak into the run."""
+    """Change the random state of the process that resumes, which must not leak into the run."""
     torch.manual_seed(random.randrange(1000))
     np.random.seed(7)
     torch.randn(3)

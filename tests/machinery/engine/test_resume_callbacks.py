@@ -122,7 +122,7 @@ def interrupted(args: list[str]) -> None:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> str:
-    """What a resume says of itself."""
+    """Return what a resume reports about itself."""
     (line,) = [m for m in caplog.messages if EXACT in m or DIFFERS in m]
     caplog.clear()
     return line

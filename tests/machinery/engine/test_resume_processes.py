@@ -72,7 +72,7 @@ class Process:
         return self
 
     def is_gone(self) -> bool:
-        """Whether no process of the group is left."""
+        """Return whether no process of the group is left."""
         try:
             self.send(0)
         except ProcessLookupError:
@@ -90,7 +90,7 @@ class Process:
 
 
 def saved_since(path: Path) -> Callable[[], bool]:
-    """Whether a file has been replaced since now."""
+    """Return a function that tells whether a file has been replaced since this call."""
     before = path.stat().st_mtime_ns if path.exists() else 0
     return lambda: path.exists() and path.stat().st_mtime_ns != before
 
@@ -103,7 +103,7 @@ def finish(args: list[str], folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of LONG that nothing interrupts."""
+    """Return the uninterrupted run of LONG."""
     folder = tmp_path_factory.mktemp("twin")
     finish(LONG, folder)
     return folder / RUN
@@ -111,7 +111,7 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ddp_twin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of DDP that nothing interrupts."""
+    """Return the uninterrupted run of DDP."""
     folder = tmp_path_factory.mktemp("ddp_twin")
     finish(DDP, folder)
     return folder / RUN
@@ -202,7 +202,7 @@ def interrupted(interrupt: list[int]) -> Path:
 
 @pytest.fixture(scope="module")
 def short_twin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of SHORT that nothing interrupts."""
+    """Return the uninterrupted run of SHORT."""
     root = tmp_path_factory.mktemp("short_twin")
     main([*SHORT, "--trainer.default_root_dir", str(root)])
     return root / "synthetic" / "version_0"

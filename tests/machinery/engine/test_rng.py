@@ -17,7 +17,7 @@ OFF = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_su
 
 
 def draw() -> list[float]:
-    """Numbers of each generator, of the kinds that keep a spare value too."""
+    """Draw from each generator, including the kinds of numbers that keep a spare value."""
     numbers = [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn()]
     return [*numbers, *torch.rand(3).tolist(), *torch.randn(3).tolist()]
 

@@ -1,4 +1,4 @@
-"""What `run.json` says, however a run ends."""
+"""The content of `run.json`, however a run ends."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ CONFIG: dict[str, Any] = {"name": "try", "seed_everything": 3, "trainer": {"max_
 
 
 def fit(run: Path, *callbacks: L.Callback, **kwargs: Any) -> dict[str, Any]:
-    """The record of a run of two epochs, unless told otherwise."""
+    """Return the record of a run, of two epochs unless told otherwise."""
     data = SyntheticDataModule(16, 16, 0, image_size=8, batch_size=8)
     record = RunRecord(run, CONFIG, ["fit", "--name", "a b"])
     best = BestCheckpoint(dirpath=run / "checkpoints", filename="best", monitor="val/loss")

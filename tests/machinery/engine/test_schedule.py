@@ -1,4 +1,4 @@
-"""The schedules alone: their lengths, and a warm-up that is a factor on whatever they say."""
+"""The schedules alone: their lengths, and a warm-up that is a factor on their learning rates."""
 
 import copy
 import io
@@ -61,7 +61,7 @@ def optimizer() -> Optimizer:
 
 
 def walk(made: list[Any], every: int) -> Iterator[list[float]]:
-    """The learning rates of each step, with a step of the schedule after every so many."""
+    """Yield the learning rates of each step; the schedule steps after every `every` of them."""
     scheduled = [config["scheduler"] for config in made]
     for step in range(STEPS):
         scheduled[0].optimizer.step()
@@ -113,7 +113,7 @@ def test_a_run_that_stops_and_resumes_has_the_same_rates(name: str, stop: int) -
 
 
 def walk_on(made: list[Any], every: int, done: int) -> Iterator[list[float]]:
-    """As `walk`, from the end of step `done` on."""
+    """Continue like `walk`, from the end of step `done`."""
     scheduled = [config["scheduler"] for config in made]
     for step in range(done - 1, STEPS):
         if step >= done:

@@ -17,7 +17,7 @@ ROOM = Path("runs/synthetic")
 
 
 def maps(process: Process) -> str:
-    """What is loaded into a process."""
+    """Return what is loaded into a process."""
     return Path(f"/proc/{process.process.pid}/maps").read_text()
 
 

@@ -30,7 +30,7 @@ def write(path: Path, seed: int) -> None:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """120 images of three classes."""
+    """Write 120 images of three classes."""
     for label, name in enumerate(("ant", "bee", "cow")):
         for k in range(40):
             write(tmp_path / "photos" / name / f"{k:02}.png", seed=100 * label + k)
@@ -45,7 +45,7 @@ def make(root: Path, **options: Any) -> ImageFolderDataModule:
 
 
 def where(root: Path, **options: Any) -> dict[bytes, str]:
-    """The part that the content of each file is in."""
+    """Return the part that the content of each file is in."""
     data = make(root, **options)
     files = data._parts["train"].files.paths
     return {

@@ -72,7 +72,7 @@ def stream(inputs: Source, targets: Source, epoch: int = 1, **kwargs: Any) -> li
 
 
 def shown(targets: Source, **kwargs: Any) -> list[Batch]:
-    """Numbers of the examples, and the targets."""
+    """Return the numbers of the examples, and the targets."""
     return stream(torch.arange(SIZE), targets, **kwargs)
 
 

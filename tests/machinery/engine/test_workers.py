@@ -56,7 +56,7 @@ def _no_process_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a second without a sign of life is enough."""
+    """Lower the time limit to half a second without a sign of life."""
     monkeypatch.setattr(workers, "SLICE_S", 0.1)
     monkeypatch.setattr(workers, "SLICES", 5)
 
@@ -201,7 +201,7 @@ FIT = ["fit", "--config=synthetic", "--data=ImageFolderDataModule", *COMMON, "--
 
 @pytest.fixture
 def images() -> list[Path]:
-    """A folder of 40 images, `data`, that is read from disk in each epoch."""
+    """Write a folder of 40 images, `data`, that is read from disk in each epoch."""
     paths = [Path("data", name, f"{k}.png") for name in ("cat", "dog") for k in range(20)]
     for k, path in enumerate(paths):
         path.parent.mkdir(parents=True, exist_ok=True)
