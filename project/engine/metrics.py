@@ -55,11 +55,16 @@ class StageMetrics(nn.Module):
     Args:
         metrics: Metrics, or collections of them, by name. They are updated with predictions and
             targets.
+
+    Raises:
+        ValueError: If one of them is named like the loss.
     """
 
     def __init__(self, metrics: Metrics) -> None:
         super().__init__()
         named = dict(flat(metrics))
+        if "loss" in named:
+            raise ValueError("a metric named loss would hide the objective's: choose another name")
         self.names = list(named)
         self.loss = full_precision(MeanLoss())
         self.others = nn.ModuleList(full_precision(metric) for metric in named.values())

@@ -118,6 +118,11 @@ def test_two_ranks_have_the_metrics_of_one_and_resume_with_them(tmp_path: Path) 
             torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6)
 
 
+def test_no_metric_hides_the_loss() -> None:
+    with pytest.raises(ValueError, match="named loss would hide"):
+        StageMetrics({"loss": Accuracy()})
+
+
 def test_a_value_that_is_no_number_is_left_out_and_said() -> None:
     metrics = StageMetrics({"confusion": MulticlassConfusionMatrix(NUM_CLASSES)})
     add(metrics, batches(), slice(None))
