@@ -60,21 +60,35 @@ def write_outputs(
     names = class_names_of(data) or []
     named = outputs.ndim == 2 and len(names) == outputs.shape[1]
     classifies = named and (objective is None or isinstance(objective, Classification))
+    columns = names if named else []
     if isinstance(data, PhotosDataModule):
         if classifies:
             return write_photos(folder, outputs, data)
-        return write_photo_values(folder / PHOTOS, outputs, data, names if named else [])
+        return write_photo_values(folder / PHOTOS, outputs, data, columns)
     path = folder / PREDICTIONS
-    targets = data.sets["test"][1] if isinstance(data, StreamDataModule) else None
-    if isinstance(data, ImageDataModule) and classifies and are_classes(targets):
+    if isinstance(data, ImageDataModule) and classifies and are_classes(data.sets["test"][1]):
         write_predictions(path, outputs, data)
-    elif isinstance(targets, Tensor) and outputs.ndim == targets.ndim == 1:
-        write_values(path, outputs, targets[data.sets["test"][2]])
-    elif isinstance(targets, Tensor) and named and targets.shape[1:] == outputs.shape[1:]:
-        write_labels(path, outputs, targets[data.sets["test"][2]], names)
     else:
-        write_columns(path, outputs, names if named else [])
+        write_table(path, outputs, _test_targets(data), columns)
     return path
+
+
+def _test_targets(data: Any) -> Tensor | None:
+    """Return the targets of the test examples in their order, if they are one tensor."""
+    if not isinstance(data, StreamDataModule):
+        return None
+    _, targets, indices = data.sets["test"]
+    return targets[indices] if isinstance(targets, Tensor) else None
+
+
+def write_table(path: Path, outputs: Tensor, targets: Tensor | None, names: Sequence[str]) -> None:
+    """Write outputs, (N,) or (N, K), as CSV, with their targets if these are of the same shape."""
+    if targets is not None and outputs.ndim == targets.ndim == 1:
+        write_values(path, outputs, targets)
+    elif targets is not None and names and targets.shape[1:] == outputs.shape[1:]:
+        write_labels(path, outputs, targets, names)
+    else:
+        write_columns(path, outputs, names)
 
 
 def joined(batches: Sequence[Any]) -> Tensor | None:

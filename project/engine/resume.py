@@ -68,6 +68,20 @@ def check_resumable(
     """
     if "loops" not in checkpoint:
         raise ValueError("the checkpoint holds weights only: start a new run with --init_from FILE")
+    _check_unfinished(checkpoint, now, record)
+    if "config" not in checkpoint:
+        return [*_lost(checkpoint), "the checkpoint does not hold the settings of its run"]
+    return [*_lost(checkpoint), *check_same(checkpoint["config"], now)]
+
+
+def _check_unfinished(
+    checkpoint: dict[str, Any], now: dict[str, Any], record: Record | None
+) -> None:
+    """Refuse a run that has nothing left to train.
+
+    Raises:
+        ValueError: If it is finished, with the setting that would let it continue.
+    """
     finished = record is not None and record.is_finished
     epochs = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     done = {"max_epochs": epochs, "max_steps": checkpoint["global_step"]}
@@ -92,9 +106,6 @@ def check_resumable(
             f"the run is finished, stopped by {record.stopped_by} after {epochs} epochs: start "
             "a new run from its weights with --init_from FILE"
         )
-    if "config" not in checkpoint:
-        return [*_lost(checkpoint), "the checkpoint does not hold the settings of its run"]
-    return [*_lost(checkpoint), *check_same(checkpoint["config"], now)]
 
 
 def _lost(checkpoint: dict[str, Any]) -> list[str]:

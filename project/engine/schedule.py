@@ -121,18 +121,8 @@ def build(
     if factory is None:
         schedule: LRScheduler = ConstantLR(optimizer, factor=1.0)
     else:
-        given = given_to(factory)
-        lasting = partial(_duration, length, interval)
-        derived = _derived(kind, optimizer, lasting, mode)
-        if "epochs" in given:  # OneCycleLR takes it instead of total_steps
-            derived.pop("total_steps", None)
-        missing = {name: find() for name, find in derived.items() if name not in given}
-        if issubclass(kind, ReduceLROnPlateau) and "mode" in given and given["mode"] != mode():
-            raise ValueError(
-                f"ReduceLROnPlateau's mode {given['mode']} contradicts the monitored metric's, "
-                f"{mode()}: leave it out, since it follows --monitor and --monitor_mode"
-            )
-        schedule = factory(optimizer, **missing, **given)
+        derived = _derived(kind, optimizer, partial(_duration, length, interval), mode)
+        schedule = _make(optimizer, factory, kind, derived)
     # Lightning's own handling of ReduceLROnPlateau is not used: its step comes after the save.
     main: LRSchedulerConfigType = {"scheduler": schedule, "interval": interval, "name": "lr"}
     main["reduce_on_plateau"] = False
@@ -145,6 +135,27 @@ def build(
         )
     rising: Any = WarmUp(optimizer, warmup_steps)
     return [main, {"scheduler": rising, "interval": "step", "name": "warmup"}]
+
+
+def _make(
+    optimizer: Optimizer,
+    factory: LRSchedulerCallable,
+    kind: type[LRScheduler],
+    derived: dict[str, Callable[[], Any]],
+) -> LRScheduler:
+    """Make a schedule from the arguments that it was given, and those that follow from the run."""
+    given = given_to(factory)
+    if "epochs" in given:  # OneCycleLR takes it instead of total_steps
+        derived.pop("total_steps", None)
+    if issubclass(kind, ReduceLROnPlateau) and "mode" in given:
+        wanted = derived["mode"]()
+        if given["mode"] != wanted:
+            raise ValueError(
+                f"ReduceLROnPlateau's mode {given['mode']} contradicts the monitored metric's, "
+                f"{wanted}: leave it out, since it follows --monitor and --monitor_mode"
+            )
+    missing = {name: find() for name, find in derived.items() if name not in given}
+    return factory(optimizer, **missing, **given)
 
 
 def _derived(
