@@ -17,5 +17,5 @@ Machinery, to be updated from the template:
 
 To read first, in this order: `models/mlp.py`, `models/objectives.py`, `engine/task.py`,
 `engine/optimized.py`, `engine/loader.py`, `data/fashion_mnist.py`, `callbacks/__init__.py`,
-`engine/saving.py`, `runs/folder.py`, `commands/cli.py`: 1,400 lines.
+`engine/saving.py`, `runs/folder.py`, `commands/cli.py`: 1,400 lines in all.
 """
