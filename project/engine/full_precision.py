@@ -67,7 +67,10 @@ def _full_precision_class(kind: type[Metric]) -> type[Metric]:
         with _without_half_precision(self.device.type):
             kind.update(self, *map(to_float32, args), **named)
 
-    return type(kind.__name__, (FullPrecision, kind), {"update": update})
+    # Local by its name, so that it is not found beside `kind` if that is given by its short name.
+    name = f"{full_precision.__name__}.<locals>.{kind.__name__}"
+    members = {"update": update, "__module__": __name__, "__qualname__": name}
+    return type(kind.__name__, (FullPrecision, kind), members)
 
 
 def _restore(kind: type[Metric], state: dict[str, Any]) -> Metric:

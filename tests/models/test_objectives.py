@@ -225,6 +225,14 @@ def test_an_objective_and_metrics_are_options() -> None:
     assert best.mode == "max"
 
 
+def test_a_metric_is_found_by_its_short_name_again_in_the_same_process() -> None:
+    """As in a notebook that trains twice."""
+    metrics = ["--model.metrics.f1", "MulticlassF1Score", "--model.metrics.f1.average", "macro"]
+    for _ in range(2):
+        cli = main(["fit", *SMALL, *QUIET, *metrics, "--preflight", "false"])
+        assert "val/f1" in cli.trainer.callback_metrics
+
+
 def test_a_collection_and_metrics_of_ones_own() -> None:
     collection = MetricCollection({"f1": MulticlassF1Score(10), "recall": MulticlassRecall(10)})
     model = MLP([16], in_channels=3, image_size=8, metrics={"several": collection})
