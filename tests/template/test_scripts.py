@@ -58,12 +58,12 @@ def test_commands_are_valid_and_draw_what_is_taken(
         fits.append(["fit", *args])
         return {"trainer": {"default_root_dir": "runs", "devices": 1}}
 
-    def work(jobs: list[seeds.Job], *_: object) -> None:
+    def look(jobs: list[seeds.Job], *_: object) -> None:
         folders.update(job.folder.name for job in jobs)
         raise Checked
 
     monkeypatch.setattr(variants, "configure", configure)
-    monkeypatch.setattr(seeds, "work", work)
+    monkeypatch.setattr(seeds, "run_jobs", look)
     for command in commands:
         if command[0] == "seed_noise":
             with pytest.raises(Checked):
