@@ -59,7 +59,7 @@ def test_commands_are_valid_and_draw_what_is_taken(
         return {"trainer": {"default_root_dir": "runs", "devices": 1}}
 
     def look(jobs: list[seeds.Job], *_: object) -> None:
-        folders.update(job.folder.name for job in jobs)
+        folders.update(job.variant.folder.name for job in jobs)
         raise Checked
 
     monkeypatch.setattr(variants, "configure", configure)
