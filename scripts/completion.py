@@ -95,8 +95,9 @@ def options() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for option, text in texts.items():
         found[option] = choices(text)
-        for name in classes(text) if not option.startswith(MANY) else ():
-            for argument, words in arguments(option, locate(name)).items():
+        listed = classes(text) if not option.startswith(MANY) else []
+        for kind in filter(None, map(locate, listed)):  # a class made at run time can't be named
+            for argument, words in arguments(option, kind).items():
                 found[argument] = found.get(argument) or words
     folder = config_folder()
     names = [str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml")]

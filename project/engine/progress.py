@@ -144,7 +144,8 @@ class StepBar(Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("steps, loss {task.fields[loss]}"))
-        self._bar = Progress(*columns, TimeElapsedColumn(), transient=True)
+        # A console of its own: the shared one keeps how the terminal was when it was made.
+        self._bar = Progress(*columns, TimeElapsedColumn(), console=Console(), transient=True)
         self._task = self._bar.add_task("", total=trainer.max_steps, loss="")
         self._begin = time.monotonic()
 
