@@ -6,11 +6,11 @@ To add a callback or a picture of your own, write it in a file in this folder, a
 
 from dataclasses import dataclass
 
-from jsonargparse.typing import lazy_instance
 from lightning.pytorch.callbacks import LearningRateMonitor
 
 from project.callbacks.histograms import WeightHistogramMonitor
 from project.callbacks.pictures import CurvesMonitor, PredictionGrid
+from project.engine.defaults import by_default
 from project.engine.early_stopping import EarlyStopping
 from project.engine.finite import FiniteCheck
 from project.engine.monitor_check import MonitorCheck
@@ -40,11 +40,11 @@ class Callbacks:
     """
 
     early_stopping: EarlyStopping | None = None
-    finite_check: FiniteCheck | None = lazy_instance(FiniteCheck)
-    lr_monitor: LearningRateMonitor | None = lazy_instance(LearningRateMonitor)
-    step_monitor: StepMonitor | None = lazy_instance(StepMonitor)
-    curves: CurvesMonitor | None = lazy_instance(CurvesMonitor)
-    pictures: PredictionGrid | None = lazy_instance(PredictionGrid)
+    finite_check: FiniteCheck | None = by_default(FiniteCheck)
+    lr_monitor: LearningRateMonitor | None = by_default(LearningRateMonitor)
+    step_monitor: StepMonitor | None = by_default(StepMonitor)
+    curves: CurvesMonitor | None = by_default(CurvesMonitor)
+    pictures: PredictionGrid | None = by_default(PredictionGrid)
 
 
 # Tests and notebooks import these from here, and `--trainer.callbacks+` finds them by short name.

@@ -8,11 +8,11 @@ from typing import Any
 
 import lightning as L
 import pytest
-from jsonargparse.typing import lazy_instance
 from lightning.pytorch.callbacks import Callback
 
 from project.callbacks import Callbacks, CurvesMonitor, PredictionGrid
 from project.commands.cli import CLI, main
+from project.engine.defaults import by_default
 
 FIT = ["fit", "--config", "synthetic", "--data.train_size", "48", "--data.val_size", "20"]
 FIT += ["--data.test_size", "0", "--data.image_size", "8", "--data.batch_size", "16"]
@@ -89,7 +89,7 @@ class Greeting(Callback):
 class Longer(Callbacks):
     """The list with one more line."""
 
-    greeting: Greeting | None = lazy_instance(Greeting)
+    greeting: Greeting | None = by_default(Greeting)
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ LINES = {  # what is added to a list, and after which line
     ],
     "project/callbacks/__init__.py": [
         ("from project.callbacks.pictures ", f"from {PICTURE} import WeightsPicture"),
-        ("    pictures: ", "    weights: WeightsPicture | None = lazy_instance(WeightsPicture)"),
+        ("    pictures: ", "    weights: WeightsPicture | None = by_default(WeightsPicture)"),
     ],
     "project/preflight/checks.py": [
         ("from .init_loss ", "from .few_examples import FewExamplesCheck"),
