@@ -109,7 +109,7 @@ def _draw_images(
                 spine.set(color=color, linewidth=width)
         caption += f"\nloss {float(said.losses[i]):.2f}" if losses else ""
         axes.set_xlabel(caption.strip(), fontsize=9, parse_math=False)
-    legend = f"{LEGEND if isinstance(said, ClassPredictions) else SIGNS if known else ''}"
+    legend = LEGEND if isinstance(said, ClassPredictions) else SIGNS if known else ""
     figure.suptitle(f"{heading}\n{legend}".strip(), fontsize=11, parse_math=False)
     return figure
 

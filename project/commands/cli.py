@@ -16,7 +16,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from ..callbacks import ProgressBar
 from ..engine.datamodule import StreamDataModule
-from ..engine.protocols import HasObjective, class_names_of
+from ..engine.protocols import class_names_of, own_objective
 from ..engine.weights import init_from
 from ..preflight.check import Verdict
 from ..runs.errors import UsageError
@@ -147,8 +147,7 @@ class CLI(CommandLine):
         batches: Any = self.trainer.predict(model, **kwargs)
         if self.trainer.predict_loop.num_dataloaders > 1:  # a list for each of them
             batches = [batch for loader in batches for batch in loader]
-        objective = model.objective if isinstance(model, HasObjective) else None
-        write_predictions(batches, self.plan, self.datamodule, objective)
+        write_predictions(batches, self.plan, self.datamodule, own_objective(model))
 
     def check(self, model: L.LightningModule, datamodule: L.LightningDataModule) -> None:
         trained = bool(self.config.check.init_from)

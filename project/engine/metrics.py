@@ -57,12 +57,16 @@ class StageMetrics(nn.Module):
             targets.
 
     Raises:
-        ValueError: If one of them is named like the loss.
+        ValueError: If two of them have the same name, or one is named like the loss.
     """
 
     def __init__(self, metrics: Metrics) -> None:
         super().__init__()
-        named = dict(flat(metrics))
+        pairs = list(flat(metrics))
+        named = dict(pairs)
+        if len(named) < len(pairs):
+            names = ", ".join(name for name, _ in pairs)
+            raise ValueError(f"two metrics have the same name, of {names}: choose another for one")
         if "loss" in named:
             raise ValueError("a metric named loss would hide the objective's: choose another name")
         self.names = list(named)

@@ -41,8 +41,12 @@ class MakesMetrics(Protocol):
     def make_metrics(self) -> Metrics: ...
 
 
+def own_objective(model: Any) -> Objective | None:
+    """Return what a network says that it is trained for; other modules may use the name freely."""
+    found = model.objective if isinstance(model, HasObjective) else None
+    return found if isinstance(found, Objective) else None
+
+
 def objective_of(model: Any, targets: Any) -> Objective | None:
-    """Return a network's objective; cross-entropy is assumed if the targets are classes."""
-    if isinstance(model, HasObjective):
-        return model.objective
-    return CrossEntropy() if are_classes(targets) else None
+    """Return the objective of a network; if it has none, cross-entropy if targets are classes."""
+    return own_objective(model) or (CrossEntropy() if are_classes(targets) else None)

@@ -16,8 +16,7 @@ from torch import Tensor
 from ..engine.batch_size import batch_size_of
 from ..engine.classification import CrossEntropy
 from ..engine.objective import Objective, UntrainedLoss
-from ..engine.protocols import HasObjective
-from ..engine.targets import are_classes
+from ..engine.protocols import objective_of, own_objective
 from .constant import constant_loss
 
 SMALL = 0.05  # share of the loss of a constant output: of 10 equal classes, p = 0.89 for the right
@@ -92,13 +91,12 @@ class Goal:
 
 def goal_of(model: L.LightningModule, targets: Any) -> Goal | None:
     """Return the goal of a network: its objective, or cross-entropy if targets are classes."""
-    if isinstance(model, HasObjective) and isinstance(model.objective, Objective):
-        objective = copy.deepcopy(model.objective).float().train()
-        return Goal(objective, model.num_classes, model.device)
-    if not are_classes(targets):
+    objective = objective_of(model, targets)
+    if objective is None:
         return None
     num_classes = model.num_classes if isinstance(model, HasNumClasses) else None
-    return Goal(CrossEntropy(), num_classes, model.device, assumed=True)
+    assumed = own_objective(model) is None
+    return Goal(copy.deepcopy(objective).float().train(), num_classes, model.device, assumed)
 
 
 def takes(goal: Goal | None, outputs: Any, targets: Any) -> bool:

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, distributed, multiprocessing
-from torchmetrics import MaxMetric, MeanMetric, Metric, MinMaxMetric, PearsonCorrCoef
+from torchmetrics import (
+    MaxMetric,
+    MeanMetric,
+    Metric,
+    MetricCollection,
+    MinMaxMetric,
+    PearsonCorrCoef,
+)
 from torchmetrics.classification import (
     MulticlassAccuracy,
     MulticlassAUROC,
@@ -121,6 +128,12 @@ def test_two_ranks_have_the_metrics_of_one_and_resume_with_them(tmp_path: Path) 
 def test_no_metric_hides_the_loss() -> None:
     with pytest.raises(ValueError, match="named loss would hide"):
         StageMetrics({"loss": Accuracy()})
+
+
+def test_no_metric_replaces_another_of_its_name() -> None:
+    one, other = (MetricCollection({"acc": Accuracy()}) for _ in range(2))
+    with pytest.raises(ValueError, match="same name, of acc, acc"):
+        StageMetrics({"one": one, "other": other})
 
 
 def test_a_value_that_is_no_number_is_left_out_and_said() -> None:

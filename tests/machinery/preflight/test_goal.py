@@ -2,6 +2,7 @@
 
 import math
 
+import lightning as L
 import pytest
 import torch
 from torch import Tensor
@@ -9,7 +10,9 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from project.engine.classification import label_entropy
 from project.engine.objective import Objective
+from project.engine.protocols import objective_of, own_objective
 from project.models import (
+    MLP,
     BinaryCrossEntropy,
     CrossEntropy,
     FocalLoss,
@@ -93,3 +96,14 @@ def test_what_is_learnt_lies_just_above_the_lowest_loss() -> None:
     assert 0 < (focal.learnt(outputs, same) or 0) < 0.12, "although a constant reaches 0"
     squared = Goal(SquaredError(), None, torch.device("cpu"))
     assert squared.learnt(torch.zeros(32), same.float()) is None
+
+
+def test_an_attribute_that_only_has_the_name_of_an_objective_is_not_one() -> None:
+    """In a module that is not the project's own."""
+    model = L.LightningModule()
+    model.objective, model.num_classes = "maximise", 3
+    assert own_objective(model) is None
+    labels = torch.tensor([0, 1, 2])
+    assert isinstance(objective_of(model, labels), CrossEntropy)
+    assert objective_of(model, labels.float()) is None
+    assert isinstance(objective_of(MLP([8], objective=Huber()), labels), Huber)
